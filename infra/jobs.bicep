@@ -1,0 +1,271 @@
+// The Container Apps jobs, deployed by `azd deploy` once their image exists: one for each scheduled job, one for
+// recovery, one for each handler. Everything about them comes from the manifest.
+param location string = resourceGroup().location
+param environmentName string
+param environmentId string
+param image string
+param registryServer string
+
+@description('Identity of the jobs\' code.')
+param identityId string
+
+param identityClientId string
+
+@description('Identity that pulls the image and reads queue lengths; no code runs with it.')
+param platformIdentityId string
+
+param storageAccountName string
+
+@description('Name of the Service Bus namespace; empty where no handler needs one.')
+param serviceBusNamespace string = ''
+
+@description('Host name of the Service Bus namespace; empty where no handler needs one.')
+param serviceBusHost string = ''
+
+param namespace string
+param actionGroupId string
+
+@description('Settings of your jobs, and overrides of the toolkit\'s own.')
+param appSettings object = {}
+
+@description('Cores of an execution, as text.')
+param cpu string = '0.5'
+
+@description('Memory of an execution; 2 Gi for each core.')
+param memory string = '1Gi'
+
+var abbreviations = loadJsonContent('abbreviations.json')
+var manifest = loadJsonContent('jobs.json')
+var tags = { 'azd-env-name': environmentName }
+var storageSuffix = environment().suffixes.storage
+
+// A schedule that five fields cannot say is left out here; the check before provisioning says which and what to do.
+var scheduled = filter(manifest.jobs, job => (!empty(job.container_apps_cron)))
+var handlers = any(empty(serviceBusNamespace) ? [] : (manifest.handlers))
+
+var settings = union(
+  manifest.settings,
+  manifest.container_apps_settings,
+  {
+    RUNONCE_NAMESPACE: namespace
+    RUNONCE_TRANSPORT: empty(serviceBusNamespace) ? 'storage' : 'servicebus'
+    RUNONCE_STORAGE__clientId: identityClientId
+    RUNONCE_STORAGE__blobServiceUri: 'https://${storageAccountName}.blob.${storageSuffix}'
+    RUNONCE_STORAGE__queueServiceUri: 'https://${storageAccountName}.queue.${storageSuffix}'
+    RUNONCE_STORAGE__tableServiceUri: 'https://${storageAccountName}.table.${storageSuffix}'
+    AZURE_CLIENT_ID: identityClientId
+  },
+  empty(serviceBusHost)
+    ? {}
+    : {
+        RUNONCE_SERVICEBUS__fullyQualifiedNamespace: serviceBusHost
+        RUNONCE_SERVICEBUS__clientId: identityClientId
+      },
+  appSettings
+)
+var variables = map(items(settings), item => ({ name: item.key, value: item.value }))
+
+var identities = {
+  type: 'UserAssigned'
+  userAssignedIdentities: {
+    '${identityId}': {}
+    '${platformIdentityId}': {}
+  }
+}
+var registries = [
+  {
+    server: registryServer
+    identity: platformIdentityId
+  }
+]
+var identitySettings = [
+  {
+    identity: identityId
+    lifecycle: 'Main'
+  }
+  {
+    identity: platformIdentityId
+    lifecycle: 'None'
+  }
+]
+var size = {
+  cpu: json(cpu)
+  memory: memory
+}
+
+resource scheduledJobs 'Microsoft.App/jobs@2026-01-01' = [for job in scheduled: {
+  name: '${abbreviations.containerAppsJob}${job.resource}'
+  location: location
+  tags: tags
+  identity: identities
+  properties: {
+    environmentId: environmentId
+    workloadProfileName: 'Consumption'
+    configuration: {
+      triggerType: 'Schedule'
+      replicaTimeout: job.replica_timeout
+      replicaRetryLimit: job.replica_retry_limit
+      scheduleTriggerConfig: {
+        cronExpression: job.container_apps_cron
+        parallelism: 1
+        replicaCompletionCount: 1
+      }
+      registries: registries
+      identitySettings: identitySettings
+    }
+    template: {
+      containers: [
+        {
+          name: 'run'
+          image: image
+          args: ['run', job.name, '--scheduled']
+          env: variables
+          resources: size
+        }
+      ]
+    }
+  }
+}]
+
+resource recovery 'Microsoft.App/jobs@2026-01-01' = {
+  name: '${abbreviations.containerAppsJob}${manifest.recovery.resource}'
+  location: location
+  tags: tags
+  identity: identities
+  properties: {
+    environmentId: environmentId
+    workloadProfileName: 'Consumption'
+    configuration: {
+      triggerType: 'Schedule'
+      replicaTimeout: manifest.recovery.replica_timeout
+      replicaRetryLimit: manifest.recovery.replica_retry_limit
+      scheduleTriggerConfig: {
+        cronExpression: manifest.recovery.container_apps_cron
+        parallelism: 1
+        replicaCompletionCount: 1
+      }
+      registries: registries
+      identitySettings: identitySettings
+    }
+    template: {
+      containers: [
+        {
+          name: 'recover'
+          image: image
+          args: ['recover', '--work']
+          env: variables
+          resources: size
+        }
+      ]
+    }
+  }
+}
+
+resource eventJobs 'Microsoft.App/jobs@2026-01-01' = [for handler in handlers: {
+  name: '${abbreviations.containerAppsJob}${handler.resource}'
+  location: location
+  tags: tags
+  identity: identities
+  properties: {
+    environmentId: environmentId
+    workloadProfileName: 'Consumption'
+    configuration: {
+      triggerType: 'Event'
+      replicaTimeout: handler.replica_timeout
+      replicaRetryLimit: handler.replica_retry_limit
+      eventTriggerConfig: {
+        parallelism: 1
+        replicaCompletionCount: 1
+        scale: {
+          minExecutions: 0
+          maxExecutions: 10
+          pollingInterval: 15
+          rules: [
+            {
+              name: 'messages'
+              type: 'azure-servicebus'
+              identity: platformIdentityId
+              metadata: empty(handler.subscription)
+                ? {
+                    namespace: serviceBusNamespace
+                    queueName: handler.queue
+                    messageCount: string(handler.concurrency)
+                  }
+                : {
+                    namespace: serviceBusNamespace
+                    topicName: handler.topic
+                    subscriptionName: handler.subscription
+                    messageCount: string(handler.concurrency)
+                  }
+            }
+          ]
+        }
+      }
+      registries: registries
+      identitySettings: identitySettings
+    }
+    template: {
+      containers: [
+        {
+          name: 'work'
+          image: image
+          args: ['work', handler.name, '--max-messages', string(handler.max_messages), '--max-wait', '10']
+          env: variables
+          resources: size
+        }
+      ]
+    }
+  }
+}]
+
+var names = concat(map(scheduled, job => '${job.resource}'), map(handlers, handler => '${handler.resource}'), [
+  manifest.recovery.resource
+])
+var watched = map(names, name => ({ name: name, id: resourceId('Microsoft.App/jobs', '${abbreviations.containerAppsJob}${name}') }))
+
+resource failedExecutions 'Microsoft.Insights/metricAlerts@2018-03-01' = [for one in watched: {
+  name: '${abbreviations.alert}failed-executions-${one.name}'
+  location: 'global'
+  tags: tags
+  properties: {
+    description: 'An execution failed: its fire time failed for good, or storage or the broker was out of reach. See its log.'
+    severity: 2
+    enabled: true
+    scopes: [one.id]
+    evaluationFrequency: 'PT5M'
+    windowSize: 'PT5M'
+    autoMitigate: true
+    criteria: {
+      'odata.type': 'Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria'
+      allOf: [
+        {
+          name: 'failed'
+          criterionType: 'StaticThresholdCriterion'
+          metricNamespace: 'Microsoft.App/jobs'
+          metricName: 'Executions'
+          timeAggregation: 'Total'
+          operator: 'GreaterThan'
+          threshold: 0
+          skipMetricValidation: true
+          dimensions: [
+            {
+              name: 'state'
+              operator: 'Include'
+              values: ['Failed']
+            }
+          ]
+        }
+      ]
+    }
+    actions: [
+      {
+        actionGroupId: actionGroupId
+      }
+    ]
+  }
+  dependsOn: [
+    scheduledJobs
+    recovery
+    eventJobs
+  ]
+}]

@@ -1,0 +1,151 @@
+"""Blobs for jobs: plain reads, and writes that an older run of the job can no longer make.
+
+A blob written here carries the fencing token of its writer. A writer with an older one is refused, and one
+that read the blob before somebody newer wrote it is refused by the ETag. What that cannot stop: a first write
+of a blob that the newer run has not touched yet, or has deleted, by a process that was paused between
+checking its lease and writing. The newer run overwrites it. Entries of the ledger have no such gap.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from runonce.errors import ConflictError, Fenced, InputError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from runonce.stores.protocols import BlobItem, BlobStore
+
+OWNER, TOKEN, WRITE = "runonce_job", "runonce_token", "runonce_write"
+TRIES = 5
+
+
+class Blobs:
+    """The blobs of one namespace, as one run may write them; `run.blobs`."""
+
+    def __init__(
+        self, store: BlobStore, namespace: str, job: str, token: int, check: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._prefix = f"{namespace}/"
+        self._job = job
+        self._token = token
+        self._check = check
+
+    def read(self, name: str) -> bytes:
+        """The content of a blob.
+
+        Raises:
+            InputError: There is no such blob.
+        """
+        item = self._patiently(name, lambda: self._store.read(self._prefix + name))
+        if item is None:
+            raise InputError(
+                f"Job {self._job}: there is no blob {name!r}; put it in the data container as {self._prefix}{name}, "
+                f"for instance with `runonce upload FILE {name}`."
+            )
+        return item.data
+
+    def read_text(self, name: str) -> str:
+        """The content of a blob as UTF-8 text; a byte order mark is dropped.
+
+        Raises:
+            InputError: There is no such blob, or it is not UTF-8.
+        """
+        try:
+            return self.read(name).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"Job {self._job}: blob {name!r} is not UTF-8 text ({error}); save it as UTF-8."
+            ) from error
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a blob."""
+        return self._patiently(name, lambda: self._store.head(self._prefix + name)) is not None
+
+    def names(self, prefix: str = "") -> list[str]:
+        """The names that start so, in order."""
+        return [name.removeprefix(self._prefix) for name in self._store.names(self._prefix + prefix)]
+
+    def write(self, name: str, data: bytes | str, *, content_type: str | None = None) -> None:
+        """Write a whole blob, as often as you like while the run owns its job.
+
+        Raises:
+            LeaseLost, Fenced: It does not any more; nothing was written.
+            StoreUnavailableError: Storage did not answer.
+        """
+        content = data.encode() if isinstance(data, str) else data
+        kind = content_type or (
+            "text/plain; charset=utf-8" if isinstance(data, str) else "application/octet-stream"
+        )
+        metadata = {OWNER: self._job, TOKEN: str(self._token), WRITE: uuid.uuid4().hex}
+        path = self._prefix + name
+        trouble: StoreUnavailableError | ConflictError | None = None
+        for _ in range(TRIES):
+            current = self._patiently(name, lambda: self._store.head(path))
+            if current is not None and current.metadata.get(WRITE) == metadata[WRITE]:
+                return  # an earlier try was carried out, its reply was lost
+            self._refuse_if_newer(name, current)
+            self._check()
+            try:
+                self._store.write(
+                    path, content, metadata, etag=current.etag if current else None, content_type=kind
+                )
+            except (ConflictError, StoreUnavailableError) as error:
+                trouble = error
+            else:
+                return
+        raise trouble or StoreUnavailableError()
+
+    def delete(self, name: str, *, when: Callable[[bytes], bool] | None = None) -> bool:
+        """Delete a blob; False when there is none, or when `when` says no to its content.
+
+        What `when` saw is what is deleted: a blob that changes meanwhile is put to it again.
+
+        Raises:
+            LeaseLost, Fenced: The run no longer owns its job; nothing was deleted.
+            StoreUnavailableError: Storage did not answer.
+        """
+        path = self._prefix + name
+        look = self._store.head if when is None else self._store.read
+        trouble: StoreUnavailableError | ConflictError | None = None
+        unknown = False
+        for _ in range(TRIES):
+            current = self._patiently(name, lambda: look(path))
+            if current is None:
+                return unknown  # after a try without an answer it was probably us
+            self._refuse_if_newer(name, current)
+            if when is not None and not when(current.data):
+                return False
+            self._check()
+            try:
+                self._store.delete(path, etag=current.etag)
+            except (ConflictError, StoreUnavailableError) as error:
+                trouble, unknown = error, unknown or isinstance(error, StoreUnavailableError)
+            else:
+                return True
+        raise trouble or StoreUnavailableError()
+
+    def _refuse_if_newer(self, name: str, current: BlobItem | None) -> None:
+        if current is None or current.metadata.get(OWNER) != self._job:
+            return
+        token = int(current.metadata.get(TOKEN, "0"))
+        if token > self._token:
+            raise Fenced(
+                f"Job {self._job}: blob {name!r} was written with fencing token {token}, newer than {self._token}; "
+                f"the write was refused."
+            )
+
+    def _patiently(self, name: str, call: Callable[[], BlobItem | None]) -> BlobItem | None:
+        """Reading changes nothing, so it is simply tried again."""
+        for _ in range(TRIES - 1):
+            try:
+                return call()
+            except StoreUnavailableError:
+                continue
+        try:
+            return call()
+        except StoreUnavailableError as error:
+            raise StoreUnavailableError(f"Job {self._job}, blob {name!r}: {error}") from error

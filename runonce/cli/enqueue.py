@@ -1,0 +1,109 @@
+"""The command that sends messages: enqueue."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runonce.cli import output
+from runonce.cli.app import EXECUTE, HandlerName, command, read_at
+from runonce.cli.context import Context
+from runonce.errors import InputError
+
+
+@command(
+    EXECUTE,
+    'runonce enqueue send_invoice --json \'{"invoice_id": "2026-0117", "email": "ada@example.com"}\'',
+    "runonce enqueue send_invoice --file invoices.jsonl --lines",
+    "producer | runonce enqueue reindex_tenant --file - --lines",
+)
+def enqueue(
+    ctx: typer.Context,
+    handler: HandlerName,
+    text: Annotated[
+        str | None, typer.Option("--json", metavar="TEXT", help="The body, as JSON.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", metavar="PATH", help="A file that is the body; - is standard input."),
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Each line that is not empty is a message of its own, as JSON.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The message's id. Default: made from the handler's key."),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="INSTANT", help="When it shall be there, ISO 8601; without an offset, UTC."),
+    ] = None,
+) -> None:
+    """Send messages to a handler.
+
+    Sending one again is safe: it has the same key, and so the same effect, once. All messages are looked
+    through before the first is sent; one without the handler's key is refused, and then none is sent.
+    """
+    from runonce.messages.enqueue import outgoing, send_all  # noqa: PLC0415 - with the rest of what sends
+    from runonce.runtime import check_transport  # noqa: PLC0415
+
+    context = Context.of(ctx)
+    found = context.handler(handler)
+    if (text is None) == (file is None):
+        raise typer.BadParameter(
+            "give the body once: --json TEXT, --file PATH, or --file - for standard input"
+        )
+    if text is not None:
+        bodies = _lines(text, "--json") if lines else [_checked(text, "--json")]
+    else:
+        content, name = _content(file or Path("-"))
+        bodies = _lines(content, name) if lines else [content]
+    if key is not None and len(bodies) > 1:
+        raise typer.BadParameter(
+            f"{len(bodies)} messages cannot have one id; leave it out", param_hint="--key"
+        )
+    when = read_at(at, "UTC", "--at") if at else None
+    check_transport(context.settings, found)
+    messages = [outgoing(found, body, key=key, at=when) for body in bodies]
+    if not messages:
+        output.note("there was no message in it; nothing was sent")
+        return
+    sender = context.transport.sender()
+    try:
+        send_all(sender, found, messages)
+    finally:
+        sender.close()
+    what = f"message {messages[0].message_id}" if len(messages) == 1 else f"{len(messages):,} messages"
+    typer.echo(f"{found.name}: {what} sent to {found.queue}")
+
+
+def _content(file: Path) -> tuple[bytes, str]:
+    if str(file) == "-":
+        return sys.stdin.buffer.read(), "standard input"
+    try:
+        return file.read_bytes(), str(file)
+    except OSError as error:
+        raise InputError(
+            f"{file} cannot be read ({error.strerror}); name a file, or - for standard input."
+        ) from None
+
+
+def _lines(content: bytes | str, name: str) -> list[bytes]:
+    data = content.encode() if isinstance(content, str) else content
+    listed = enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1)
+    return [_checked(line, f"{name}, line {number}") for number, line in listed if line.strip()]
+
+
+def _checked(text: str | bytes, where: str) -> bytes:
+    """The text, if it is JSON."""
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: this is no JSON ({error}); nothing was sent.") from None
+    return text.encode() if isinstance(text, str) else text.strip()
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON number")

@@ -1,0 +1,145 @@
+"""Commands that change something: pause, resume, break-lease, upload."""
+
+import mimetypes
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runonce.cli import output, times
+from runonce.cli.app import OPERATE, JobName, command
+from runonce.cli.context import Context
+from runonce.cli.exits import Exit
+from runonce.errors import ConflictError, InputError
+
+TRIES = 3
+LONGEST_NAME = 900
+"""Characters of a blob's name, less room for the namespace (Azure allows 1,024)."""
+
+
+@command(OPERATE, 'runonce pause nightly_report --why "the ledger is being moved"')
+def pause(
+    ctx: typer.Context,
+    job: JobName,
+    why: Annotated[str, typer.Option(metavar="TEXT", help="Shown in `status` and in the logs.")] = "",
+) -> None:
+    """Start no more runs of a job, on any host.
+
+    One that is running goes on. Fire times that pass meanwhile are not made up for. `runonce run` still runs
+    the job by hand.
+    """
+    from runonce import recovery  # noqa: PLC0415 - with the rest of what needs storage
+
+    context = Context.of(ctx)
+    before = context.row(job)
+    row = recovery.pause(context.dispatcher, before.name, why)
+    typer.echo(f"{row.name} is paused; `runonce resume {row.name}` starts it again")
+    if row.running is not None:
+        output.note(f"its run for {times.to_utc(row.running)} on {row.host} goes on")
+
+
+@command(OPERATE, "runonce resume nightly_report")
+def resume(ctx: typer.Context, job: JobName) -> None:
+    """Start runs of a paused job again."""
+    from runonce import recovery  # noqa: PLC0415 - as above
+
+    context = Context.of(ctx)
+    before = context.row(job)
+    row = recovery.resume(context.dispatcher, before.name)
+    if before.paused_at is None:
+        typer.echo(f"{row.name} was not paused")
+        return
+    defined = context.found.jobs.get(row.name)
+    upcoming = None if defined is None else defined.schedule.next(context.clock.now())
+    said = "" if upcoming is None else f"; it fires next at {times.to_utc(upcoming)}"
+    typer.echo(f"{row.name} is resumed{said}")
+
+
+@command(
+    OPERATE,
+    "runonce break-lease nightly_report",
+    "runonce break-lease nightly_report --yes",
+    name="break-lease",
+)
+def break_lease(
+    ctx: typer.Context,
+    job: JobName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Take a job's lease away from a host that hangs.
+
+    The run that held it is told at its next renewal and can record nothing afterwards; its fire time is run
+    again by the next recovery tick. A dead host needs no help: its lease ends by itself.
+    """
+    context = Context.of(ctx)
+    row = context.row(job)
+    name = f"{context.settings.namespace}/{row.name}"
+    leases = context.dispatcher.stores.leases
+    if not leases.held(name):
+        typer.echo(f"nobody holds the lease of {row.name}; nothing was broken")
+        return
+    holder = "a host that begins or ends a run"
+    if row.running is not None:
+        holder = f"{row.host}, which runs {times.to_utc(row.running)}"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter(
+                f"the lease is held by {holder}; add --yes to break it without being asked",
+                param_hint="--yes",
+            )
+        if not typer.confirm(f"The lease of {row.name} is held by {holder}. Break it?", err=True):
+            typer.echo("left as it is")
+            raise typer.Exit(Exit.NOTHING_RAN)
+    if leases.break_lease(name):
+        typer.echo(f"the lease of {row.name} is broken; it was held by {holder}")
+    else:
+        typer.echo(f"the lease of {row.name} had ended by itself; nothing was broken")
+
+
+@command(OPERATE, "runonce upload orders.csv", "runonce upload orders.csv input/orders.csv")
+def upload(
+    ctx: typer.Context,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, readable=True, help="The file to put there."
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="The name jobs read it by. Default: the file's name."),
+    ] = None,
+) -> None:
+    """Put a file where jobs read their input.
+
+    A job reads it with `run.blobs.read("NAME")`. One that is there is replaced.
+    """
+    context = Context.of(ctx)
+    blob = _checked(file.name if name is None else name)
+    path = f"{context.settings.namespace}/{blob}"
+    data = file.read_bytes()
+    kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+    store = context.stores.blobs
+    for left in reversed(range(TRIES)):
+        current = store.head(path)
+        try:
+            store.write(path, data, {}, etag=current.etag if current else None, content_type=kind)
+        except ConflictError:
+            if not left:
+                raise
+            continue
+        replaced = ", replacing what was there" if current else ""
+        typer.echo(f"{blob}: {len(data):,} bytes in {context.settings.data_container}/{path}{replaced}")
+        return
+
+
+def _checked(name: str) -> str:
+    parts = name.split("/")
+    if not 0 < len(name) <= LONGEST_NAME or re.search(r"[\\\x00-\x1f]", name) or {"", ".", ".."} & {*parts}:
+        raise InputError(
+            f"{name!r:.80} is no name for a blob: use 1 to {LONGEST_NAME} characters such as input/orders.csv, "
+            f'with single "/" between its parts and no backslash.'
+        )
+    return name

@@ -1,0 +1,88 @@
+"""Every error of the toolkit: one root, and for each kind what happened and what to do about it.
+
+The class docstring is the message used when none is given, so an error is never silent about its remedy.
+"""
+
+from __future__ import annotations
+
+
+class RunonceError(Exception):
+    """Something in runonce went wrong; see the message for what to do."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or " ".join((self.__doc__ or "").split()))
+
+
+class DefinitionError(RunonceError):
+    """A job is declared in a way that cannot work; correct the decorator's arguments."""
+
+
+class ScheduleError(DefinitionError):
+    """A schedule is not valid NCRONTAB; correct the expression or the time zone."""
+
+
+class JobFileError(RunonceError):
+    """A file in the jobs folder could not be imported; correct it and start again."""
+
+
+class UnknownJobError(RunonceError):
+    """No job has that name; `runonce list` shows the ones there are."""
+
+
+class SettingsError(RunonceError):
+    """A setting is missing or wrong; correct the environment variable the message names."""
+
+
+class InputError(RunonceError):
+    """A job's input is not as it must be; correct the input the message names and run the job again."""
+
+
+class StoreError(RunonceError):
+    """Azure Storage refused a request for a reason that trying again will not change."""
+
+
+class StoreUnavailableError(StoreError):
+    """Azure Storage could not be reached in time; the request may or may not have been carried out."""
+
+
+class ConflictError(StoreError):
+    """A conditional write was refused: the row changed, exists already, or is gone."""
+
+    def __init__(self, message: str | None = None, *, index: int = 0, exists: bool = False) -> None:
+        super().__init__(message)
+        self.index = index
+        """Position in the transaction of the write that was refused."""
+        self.exists = exists
+        """True when the write was an insert and the row was there already."""
+
+
+class TransportError(RunonceError):
+    """The message broker did not answer, or refused; nothing is lost, the message comes again."""
+
+
+class AlreadyRecordedError(RunonceError):
+    """A ledger entry with that key was recorded before; skip it, it has taken effect already."""
+
+
+class RunInterrupted(RunonceError):  # noqa: N818 - a signal to the job, not a fault of it
+    """The run must end now; let this exception pass, the toolkit records why and where to go on."""
+
+
+class LeaseLost(RunInterrupted):
+    """The run's lease is lost: another replica may already be running this job, so write nothing more."""
+
+
+class HostStopping(RunInterrupted):
+    """The host is shutting down; the run goes on elsewhere from its last checkpoint."""
+
+
+class TimeLimitExceeded(RunInterrupted):
+    """The run took longer than its max_runtime; raise max_runtime or make the job shorter."""
+
+
+class Fenced(RunInterrupted):
+    """A newer run holds this job: the write was refused by its fencing token and nothing was changed."""
+
+
+class PermanentError(RunonceError):
+    """Raise this when trying again cannot help: the run fails at once, whatever retries are left."""

@@ -1,0 +1,45 @@
+"""Experiments: real processes on a real Azurite are doubled, killed and paused, and their effects counted.
+
+Effects are counted in a file that the toolkit knows nothing of. What a lock alone does, or no lock, is shown by
+small loops in here; the toolkit has no switch to turn a part of it off.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+EXPERIMENTS: dict[str, str] = {
+    "no-lock": "what happens without any lock: each replica runs each fire time",
+    "lease-and-claim": "three replicas of the local host: each fire time takes effect once",
+    "late-replica": "why a lease alone is not enough for a job that is over before a late replica comes",
+    "kill-9": "kill -9 in the middle of an invoice run: taken over, resumed, every invoice charged once",
+    "pause": "a replica that wakes up after its lease has ended: what it still writes is refused",
+    "sigterm": "a polite stop: the lease is released at once and another replica goes on",
+    "duplicates": "every message delivered five times to three workers: each has one effect",
+    "poison": "a message that cannot be handled: put aside with its reason, replayed once it can be",
+}
+"""Name → what it shows, in the order of the table."""
+
+
+def run_experiments(names: Sequence[str], invoices: Path | None, console: Console) -> int:
+    """Run experiments and print what came of them as a table: 0 when all is as expected, else 1.
+
+    Args:
+        names: Keys of `EXPERIMENTS`; "all" stands for all of them.
+        invoices: A CSV file for the invoice runs; None for the sample of the repository.
+        console: Where the table goes.
+
+    Raises:
+        InputError, PermanentError: A name or the file is wrong; nothing was started.
+        SettingsError: The settings are wrong, or name storage that is no emulator.
+        StoreError: Storage does not answer.
+    """
+    from runonce.experiments.program import run  # noqa: PLC0415 - only who runs them pays for the imports
+
+    return run(names, invoices, console)

@@ -1,0 +1,1 @@
+"""Hosts: each translates in, calls dispatch, translates out."""

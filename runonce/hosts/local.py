@@ -1,0 +1,196 @@
+"""The local host: timers, recovery and the internal queue in one process. Several of them behave as replicas.
+
+Every run has a thread of its own, so that a job that blocks holds up no timer. Nothing here decides what may
+run; that is `dispatch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from runonce.errors import HostStopping, StoreError
+from runonce.recovery import recover
+from runonce.telemetry import start_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+    from types import FrameType
+
+    from runonce.dispatch import Dispatcher
+    from runonce.hosts.consumer import Consumer
+    from runonce.job import ScheduledJob
+
+log = logging.getLogger("runonce.local")
+
+POLL = 1.0
+"""Seconds between looks at the internal queue while it is empty."""
+REST = 5.0
+"""Seconds to wait after storage did not answer."""
+MAX_REQUESTS = 16
+"""Requests run at the same time."""
+EXIT_FAULT, EXIT_STUCK = 70, 75
+
+
+class LocalHost:
+    """Runs a dispatcher's jobs until it is told to stop."""
+
+    def __init__(self, dispatcher: Dispatcher, consumers: Sequence[Consumer] = ()) -> None:
+        self._dispatcher = dispatcher
+        self._consumers = consumers
+        self._consuming: list[threading.Thread] = []
+        self._clock = dispatcher.clock
+        self._stopping = dispatcher.stop.event
+        self._slots = threading.Semaphore(MAX_REQUESTS)
+        self._fault: BaseException | None = None
+        # A signal handler may only do what cannot wait for a lock that its own thread holds, and setting an
+        # Event does wait for one; SimpleQueue.put never does. None: the stop signal was set elsewhere.
+        self._told: SimpleQueue[int | None] = SimpleQueue()
+
+    def serve(self) -> int:
+        """Serve until SIGTERM, Ctrl-C, or the dispatcher's stop signal; then drain. The exit code.
+
+        0 when everything stopped in time, 75 when runs had to be abandoned (they go on elsewhere), 70 when
+        the host itself failed.
+        """
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._on_signal)
+        for work in (self._timers, self._recovery, self._requests):
+            start_thread(self._guarded(work), f"runonce{work.__name__}")
+        for consumer in self._consumers:
+            self._consuming.append(start_thread(self._guarded(consumer.run_for_ever), "runonce-consumer"))
+        self._dispatcher.stop.listen(lambda _: self._told.put(None))
+        while not self._stopping.is_set():
+            with contextlib.suppress(Empty):
+                told = self._told.get(timeout=1.0)  # a bounded wait lets Windows deliver Ctrl-C
+                self._dispatcher.stop.set(HostStopping(f"The host was told to stop (signal {told})."))
+        return self._stop()
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._stopping.is_set():
+            os.write(2, b"runonce: still stopping; running jobs are being released\n")
+        self._told.put(number)
+
+    def _stop(self) -> int:
+        settings = self._dispatcher.settings
+        log.info("stopping: waiting up to %g s for running jobs", settings.shutdown_timeout)
+        give_up_at = self._clock.elapsed() + settings.shutdown_timeout
+        drained = self._dispatcher.drain(settings.shutdown_timeout)
+        for thread in self._consuming:  # each settles what it is working on, and ends
+            thread.join(max(0.0, give_up_at - self._clock.elapsed()))
+        if not drained or any(thread.is_alive() for thread in self._consuming):
+            for job in self._dispatcher.abandon():
+                log.error("%s did not stop in time; it was released and goes on elsewhere", job)
+            logging.shutdown()
+            os._exit(EXIT_STUCK)  # its code still runs here and must not go on
+        log.info("stopped")
+        return 0 if self._fault is None else EXIT_FAULT
+
+    def _guarded(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A part of the host that fails takes the host down loudly: half a host looks healthy and is not."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                log.critical("the local host failed and stops", exc_info=error)
+                self._fault = error
+                self._dispatcher.stop.set(HostStopping("The host failed."))
+
+        return run
+
+    # -- timers -------------------------------------------------------------------------------------------------
+
+    def _timers(self) -> None:
+        """Wake at each job's next fire time and tick it."""
+        jobs = self._dispatcher.jobs.values()
+        now = self._clock.now()
+        upcoming: dict[str, datetime] = {j.name: t for j in jobs if (t := j.schedule.next(now)) is not None}
+        while upcoming:
+            earliest = min(upcoming.values())
+            # At most a second at a time: the wall clock may be set, and a laptop may sleep.
+            if self._clock.wait(self._stopping, min((earliest - self._clock.now()).total_seconds(), 1.0)):
+                return
+            now = self._clock.now()
+            for name in [n for n, t in upcoming.items() if t <= now]:
+                job = self._dispatcher.jobs[name]
+                start_thread(self._tick_of(job), f"runonce-{name}")
+                following = job.schedule.next(max(now, upcoming[name]))
+                if following is None:
+                    del upcoming[name]
+                else:
+                    upcoming[name] = following
+        self._stopping.wait()
+
+    def _tick_of(self, job: ScheduledJob) -> Callable[[], None]:
+        def tick() -> None:
+            try:
+                result = self._dispatcher.tick(job)
+            except Exception:
+                log.exception("job %s: its tick failed; the next recovery tick finds the fire time", job.name)
+            else:
+                if result is not None and not result.ran:
+                    log.debug("%s at %s: %s", job.name, result.fire_time, result.reason)
+
+        return tick
+
+    # -- recovery -----------------------------------------------------------------------------------------------
+
+    def _recovery(self) -> None:
+        """A recovery tick at once, for what died with an earlier host, then one every interval."""
+        while True:
+            recover(self._dispatcher)
+            if self._clock.wait(self._stopping, self._dispatcher.settings.recovery_interval):
+                return
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def _requests(self) -> None:
+        """Take requests from the internal queue and run each in a thread."""
+        while not self._stopping.is_set():
+            # With no slot free the message stays in the queue, for another replica.
+            if not self._slots.acquire(timeout=POLL):
+                continue
+            body = None
+            try:
+                body = self._next_request()
+            finally:
+                if body is None:
+                    self._slots.release()
+            if body is not None:
+                start_thread(self._handling(body), "runonce-request")
+
+    def _next_request(self) -> str | None:
+        queue = self._dispatcher.stores.requests
+        try:
+            item = queue.receive(visibility=30)
+            if item is not None and self._stopping.is_set():
+                return None  # not for us any more: another replica sees it in 30 s
+            if item is not None:
+                # Deleted before it is run: a request is a hint, and the recovery tick repeats a lost one.
+                queue.delete(item)
+                return item.body
+        except StoreError as error:
+            log.warning("the internal queue is out of reach, trying again: %s", error)
+            self._clock.wait(self._stopping, REST)
+            return None
+        self._clock.wait(self._stopping, POLL)
+        return None
+
+    def _handling(self, body: str) -> Callable[[], None]:
+        def handle() -> None:
+            try:
+                self._dispatcher.handle_request(body)
+            except Exception:
+                log.exception("a request failed; the next recovery tick repeats it: %s", body[:200])
+            finally:
+                self._slots.release()
+
+        return handle

@@ -1,0 +1,384 @@
+"""The flow of a message: read it, claim it, run the handler, finish the claim, say how to settle it.
+
+    begin     body and key → claim → lock → message      or a Settlement at once
+    (body)    the handler's own code, in the host's thread or on its event loop
+    finish    outcome → claim → follow-ups → Settlement
+
+As in `dispatch`, nothing is raised into the host; what it has to do to the message is the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from runonce.blobs import Blobs
+from runonce.claim import Ownership
+from runonce.endings import brief, ending, to_its_end, told
+from runonce.errors import (
+    Fenced,
+    HostStopping,
+    InputError,
+    LeaseLost,
+    PermanentError,
+    RunInterrupted,
+    RunonceError,
+    StoreError,
+    StoreUnavailableError,
+    TransportError,
+)
+from runonce.inflight import InFlight
+from runonce.lease import Lease
+from runonce.messages.claim import Delivered, MessageClaim, claim_message, result_text
+from runonce.messages.enqueue import send_outbox
+from runonce.messages.heartbeat import Heartbeats
+from runonce.messages.message import BadMessageError, Delivery, Message, Rights, check_outbox
+from runonce.messages.prepare import Prepared, prepare
+from runonce.messages.rows import MessageRow, State, fingerprint
+from runonce.messages.settle import Complete, DeadLetter, Reschedule, Settlement, backoff
+from runonce.records import LONGEST_TEXT
+from runonce.run import Checkpoint
+from runonce.stop import StopSignal
+from runonce.telemetry import run_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from runonce.clock import Clock
+    from runonce.messages.handler import Handler
+    from runonce.settings import Settings
+    from runonce.stores.protocols import Stores
+    from runonce.transports.protocols import Sender
+
+log = logging.getLogger("runonce.deliver")
+
+LOCK_POLL = 0.25
+"""Seconds between tries for a handler's lock."""
+
+
+@dataclass(eq=False, slots=True)
+class Working:
+    """A claimed message between `begin` and `finish`."""
+
+    handler: Handler
+    delivery: Delivery
+    message: Message
+    arguments: list[Any]
+    claim: MessageClaim
+    rights: Rights
+    lock: Lease | None
+
+
+class Deliverer:
+    """Handles messages for one host; safe to call from many threads."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        sender: Sender,
+        settings: Settings,
+        clock: Clock,
+        *,
+        host: str,
+        stop: StopSignal | None = None,
+    ) -> None:
+        self.stores = stores
+        self.settings = settings
+        self.clock = clock
+        self.stop = stop or StopSignal()
+        self.own = Ownership(stores.claims, settings.namespace, clock, host)
+        self.heartbeats = Heartbeats(clock)
+        self._inflight: InFlight[Working] = InFlight(clock)
+        self._sender = sender
+
+    def deliver(self, handler: Handler, delivery: Delivery) -> Settlement:
+        """Handle one delivery, whose handler may be sync or async, to its end in this thread."""
+        if handler.is_async:
+            return asyncio.run(self.deliver_async(handler, delivery))
+        working = self.begin(handler, delivery)
+        if not isinstance(working, Working):
+            return working
+        result = None
+        error: BaseException | None = working.rights.stop.cause  # a host may have been told to stop meanwhile
+        try:
+            if error is None:
+                result = handler.body(*working.arguments)
+        except BaseException as raised:  # noqa: BLE001 - SystemExit of a handler must not end its host
+            error = raised
+        return self.finish(working, result, error)
+
+    async def deliver_async(self, handler: Handler, delivery: Delivery) -> Settlement:
+        """The same on a running event loop: the handler as a task of its own, the rest in a thread."""
+        working, cancelled = await to_its_end(asyncio.to_thread(self.begin, handler, delivery))
+        if not isinstance(working, Working):
+            return working
+        if cancelled:
+            working.rights.stop.set(HostStopping())
+        if working.rights.stop.cause is not None:  # before the handler has begun
+            return await asyncio.to_thread(self.finish, working, None, working.rights.stop.cause)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(ending(handler.body, *working.arguments))
+
+        def cancel(_: RunInterrupted) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the task is over
+                loop.call_soon_threadsafe(task.cancel)
+
+        working.rights.stop.listen(cancel)
+        # When the host cancels us, the handler must hear of it.
+        await to_its_end(asyncio.wait([task]), lambda: working.rights.stop.set(HostStopping()))
+        result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
+        settlement, _ = await to_its_end(asyncio.to_thread(self.finish, working, result, error))
+        return settlement
+
+    # -- begin ----------------------------------------------------------------------------------------------
+
+    def begin(self, handler: Handler, delivery: Delivery) -> Working | Settlement:
+        """Read, claim and lock; or how the message is to be settled without running anything."""
+        with self._inflight.beginning():
+            if self.stop.cause is not None:
+                return Reschedule(0.0, "this host is stopping")
+            if delivery.only_for not in ("", handler.subscription):
+                return Complete(duplicate=True)  # another subscription's copy, which the topic gave us too
+            working = self._begin(handler, delivery)
+            if isinstance(working, Working):
+                self._inflight.add(working)
+            return working
+
+    def _begin(self, handler: Handler, delivery: Delivery) -> Working | Settlement:
+        try:
+            prepared = prepare(handler, delivery, self.settings.max_body)
+        except PermanentError as bad:
+            reason = bad.reason if isinstance(bad, BadMessageError) else type(bad).__name__
+            log.error("%s", bad)  # noqa: TRY400 - the message says what is wrong with the other message
+            return DeadLetter(reason, str(bad))
+        message = prepared.message
+        delivered = Delivered(
+            key=message.key,
+            message_id=message.message_id,
+            fingerprint=fingerprint(message.body),
+            redelivered=delivery.delivery_count > 1 or delivery.reschedules > 0,
+            reschedules=delivery.reschedules,
+            reconcile=_asking(handler, message),
+        )
+        try:
+            claimed = claim_message(self.own, handler, delivered, self.settings.claim_lease)
+        except StoreError as error:
+            log.warning("handler %s, message %s: %s", handler.name, message.message_id, error)
+            away = isinstance(error, StoreUnavailableError)
+            reason = "the claim table is out of reach" if away else str(error)
+            return Reschedule(backoff(delivery.reschedules), reason)
+        if not isinstance(claimed, MessageClaim):
+            return self._settled(handler, delivery, *claimed)
+        return self._start(handler, delivery, prepared, claimed)
+
+    def _settled(
+        self, handler: Handler, delivery: Delivery, settlement: Settlement, row: MessageRow | None
+    ) -> Settlement:
+        """A delivery that runs nothing; finished work sends its follow-ups once more, with the same ids."""
+        if isinstance(settlement, Complete) and row is not None:
+            if row.outbox and (trouble := self._send_outbox(handler, delivery, row)) is not None:
+                return trouble
+            return Complete(duplicate=True, result=_kept(row))
+        if isinstance(settlement, DeadLetter):
+            log.error("handler %s, message %s: %s", handler.name, delivery.message_id, settlement.description)
+        return settlement
+
+    def _start(
+        self, handler: Handler, delivery: Delivery, prepared: Prepared, claim: MessageClaim
+    ) -> Working | Settlement:
+        stop = StopSignal(self.stop)
+        limit = float("inf") if handler.max_runtime is None else handler.max_runtime
+        row = claim.row
+        owner = f"{handler.name}/{row.key}".encode("ascii", "backslashreplace").decode()
+
+        def save(checkpoint: str, progress: Mapping[str, int], _: object) -> None:
+            check_outbox(handler.name, rights.outbox)
+            claim.save(checkpoint, progress, outbox=rights.outbox, follow_ups=rights.follow_ups)
+            # What cannot be sent now goes with the next checkpoint, or the end, or the next attempt.
+            if self._send_outbox(handler, delivery, claim.row) is None:
+                rights.outbox.clear()
+
+        rights = Rights(
+            claim=claim,
+            stop=stop,
+            blobs=Blobs(self.stores.blobs, self.settings.namespace, owner, row.epoch, claim.check),
+            checkpoint=Checkpoint(f"Handler {handler.name}", save, row.checkpoint, row.progress),
+            log=run_logger(handler.name, f"message {row.message_id}", row.attempt),
+            keep=lambda result: result_text(result, handler.name) if handler.keep_result else "",
+            outbox=list(row.outbox),
+            follow_ups=row.follow_ups,
+        )
+        self.heartbeats.watch(claim, stop, self.clock.elapsed() + limit)
+        working = Working(handler, delivery, prepared.message, prepared.arguments, claim, rights, None)
+        prepared.message.grant(rights)
+        if prepared.lock is not None:
+            try:
+                working.lock = self._acquire(handler, prepared.lock, stop)
+            except StoreError as error:
+                return self._back(working, f"its lock was out of reach: {error}")
+            if working.lock is None:
+                return self._back(working, f"its lock was held elsewhere for {handler.lock_wait:g} s")
+            working.lock.keep(stop.set)
+        if not claim.held:  # this process was paused, or the table slow: somebody else may have begun
+            if working.lock is not None:
+                working.lock.release()
+            return self._back(working, "its claim took too long to make")
+        return working
+
+    def _acquire(self, handler: Handler, name: str, stop: StopSignal) -> Lease | None:
+        give_up_at = self.clock.elapsed() + handler.lock_wait
+        path = f"{self.settings.namespace}/lock/{name}"
+        while True:
+            lease = Lease.acquire(self.stores.leases, path, self.settings.lease, self.clock)
+            if lease is not None or self.clock.elapsed() >= give_up_at or stop.cause is not None:
+                return lease
+            self.clock.wait(stop.event, LOCK_POLL)
+
+    def _back(self, working: Working, reason: str) -> Settlement:
+        """Give a claimed message back unrun; that is no failure of it."""
+        delay = backoff(working.delivery.reschedules)
+        try:
+            working.claim.release(self.clock.now() + timedelta(seconds=delay), reason, failed=False)
+        except RunonceError as error:
+            log.warning("handler %s: not released, its claim ends by itself: %s", working.handler.name, error)
+        finally:
+            working.claim.let_go()
+            working.rights.stop.detach()
+        return Reschedule(delay, reason)
+
+    # -- finish ---------------------------------------------------------------------------------------------
+
+    def finish(self, working: Working, result: Any, error: BaseException | None) -> Settlement:
+        """Finish the claim by what came of the handler, and how to settle the message."""
+        try:
+            if isinstance(error, asyncio.CancelledError):
+                error = working.rights.stop.cause or HostStopping()
+            settlement = self._finished(working, result, error)
+        except (LeaseLost, Fenced) as lost:
+            settlement = Reschedule(backoff(working.delivery.reschedules), str(lost))
+        except StoreError as trouble:
+            settlement = self._unrecorded(working, error, trouble)
+        finally:
+            working.claim.let_go()
+            working.rights.stop.detach()
+            if working.lock is not None:
+                working.lock.release()
+            self._inflight.remove(working)
+        self._say(working, settlement, error)
+        return settlement
+
+    def _finished(self, working: Working, result: Any, error: BaseException | None) -> Settlement:
+        claim = working.claim
+        if _done(claim):  # by message.commit; what was raised after it changes nothing
+            if error is not None:
+                working.rights.log.warning("raised after its commit, which stands", exc_info=error)
+            return self._followed_up(working, result)
+        if error is None:
+            try:
+                kept = working.rights.keep(result)
+                check_outbox(working.handler.name, working.rights.outbox)
+            except InputError as misuse:  # what the handler returned or sends cannot be kept
+                error = misuse
+            else:
+                claim.done(result=kept, outbox=working.rights.outbox)
+                return self._followed_up(working, result)
+        settlement = self._not_done(working, error)
+        if _done(claim):  # by a message.commit that got no answer
+            return self._followed_up(working, result)
+        return settlement
+
+    def _not_done(self, working: Working, error: BaseException) -> Settlement:
+        claim, handler = working.claim, working.handler
+        if isinstance(error, LeaseLost | Fenced):
+            delay = backoff(working.delivery.reschedules)
+            if claim.held:  # then it is the handler's lock, or a blob, that it lost
+                claim.release(self.clock.now() + timedelta(seconds=delay), str(error), failed=False)
+            return Reschedule(delay, str(error))
+        if isinstance(error, HostStopping | KeyboardInterrupt):
+            claim.release(None, f"{self.own.host} was stopping", failed=False)
+            return Reschedule(0.0, f"{self.own.host} was stopping")
+        reason = brief(error)[:LONGEST_TEXT]
+        failures = claim.row.failures + 1
+        if isinstance(error, PermanentError) or failures > handler.retry.retries:
+            claim.fail(reason, told(error))
+            name = error.reason if isinstance(error, BadMessageError) else "Failed"
+            return DeadLetter(name, f"Handler {handler.name}, message {working.message.message_id}: {reason}")
+        delay = handler.retry.wait(failures)
+        retry_at = self.clock.now() + timedelta(seconds=delay)
+        claim.release(retry_at, reason, failed=True, error=told(error))
+        return Reschedule(delay, reason)
+
+    def _followed_up(self, working: Working, result: Any) -> Settlement:
+        row = working.claim.row
+        if row.outbox and (trouble := self._send_outbox(working.handler, working.delivery, row)) is not None:
+            return trouble
+        return Complete(result=result)
+
+    def _send_outbox(self, handler: Handler, delivery: Delivery, row: MessageRow) -> Settlement | None:
+        try:
+            send_outbox(self._sender, row.outbox, delivery.correlation_id)
+        except TransportError as error:
+            log.warning(
+                "handler %s: its follow-ups are sent when the message comes again: %s", handler.name, error
+            )
+            return Reschedule(backoff(delivery.reschedules), "its follow-up messages could not be sent")
+        return None
+
+    def _unrecorded(self, working: Working, error: BaseException | None, trouble: StoreError) -> Settlement:
+        """The table was out of reach for a minute after the handler ended."""
+        if error is not None:
+            return Reschedule(
+                backoff(working.delivery.reschedules), f"its end could not be recorded: {trouble}"
+            )
+        return DeadLetter(
+            "DoneButNotRecorded",
+            f"Handler {working.handler.name}, message {working.message.message_id}: it was handled, but the claim "
+            f"table could not be told ({trouble}). Do not replay it unless its effect may happen twice.",
+        )
+
+    def drain(self, timeout: float) -> bool:
+        """Tell all handlers that the host stops and wait for them; False when some go on after `timeout` seconds."""
+        self.stop.set(HostStopping())
+        return self._inflight.wait(timeout)
+
+    def _say(self, working: Working, settlement: Settlement, error: BaseException | None) -> None:
+        say = working.rights.log
+        match settlement:
+            case Complete():
+                say.info("done")
+            case Reschedule():
+                say.warning("comes again in %.1f s: %s", settlement.delay, settlement.reason)
+            case DeadLetter():
+                say.error("dead-lettered (%s): %s", settlement.reason, settlement.description, exc_info=error)
+
+
+def _done(claim: MessageClaim) -> bool:
+    return claim.row.state is State.DONE
+
+
+def _kept(row: MessageRow) -> Any:
+    return json.loads(row.result) if row.result else None
+
+
+def _asking(handler: Handler, message: Message) -> Callable[[MessageRow], bool | None] | None:
+    """The reconcile hook, which must not fail the delivery: a hook that raises does not know."""
+    hook = handler.reconcile
+    if hook is None:
+        return None
+
+    def ask(row: MessageRow) -> bool | None:
+        message.show(row)
+        try:
+            return hook(message)
+        except Exception:
+            log.exception(
+                "handler %s, message %s: its reconcile hook failed", handler.name, message.message_id
+            )
+            return None
+
+    return ask

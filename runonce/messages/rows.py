@@ -1,0 +1,149 @@
+"""The claim row of a message, as a value: what is in it, where it lies, how it is written down. No I/O.
+
+Keys of messages are anything (slashes, 500 characters), which tables refuse in theirs, so a row lies under a
+hash of them. The hash also spreads the rows over partitions, so that one busy handler is not one hot one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from runonce.records import from_text, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from runonce.stores.protocols import Row
+
+SHARDS = 16
+
+
+class State(StrEnum):
+    """Where a message's claim stands."""
+
+    CLAIMED = "claimed"
+    RELEASED = "released"
+    DONE = "done"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """The claim and record of one message of one handler."""
+
+    handler: str
+    entity: str
+    key: str
+    state: State = State.CLAIMED
+    reason: str = ""
+    error: str = ""
+    owner: str = ""
+    write_id: str = ""
+    epoch: int = 0
+    """Rises with every claim of the message: its fencing token."""
+    attempt: int = 0
+    failures: int = 0
+    abandoned: int = 0
+    generation: int = 0
+    """How often an operator replayed it."""
+    fingerprint: str = ""
+    """Of the body, so that one key with two bodies is noticed."""
+    message_id: str = ""
+    host: str = ""
+    lease: int = 0
+    """Seconds after its last write, by the server's clock, that the claim is given up."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    retry_at: datetime | None = None
+    expires_at: datetime | None = None
+    checkpoint: str = ""
+    progress: Mapping[str, int] = field(default_factory=dict)
+    result: str = ""
+    """JSON of what the handler returned, where that is kept; "" is nothing kept, "null" is None."""
+    follow_ups: int = 0
+    """How many follow-up messages were committed with checkpoints; the next one's ordinal."""
+    outbox: tuple[Mapping[str, Any], ...] = ()
+    """Follow-up messages, to be sent again with the same ids if the message comes again."""
+    replays: tuple[str, ...] = ()
+    """When an operator replayed it."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt; another one after an operator's replay."""
+        replayed = f":{self.generation}" if self.generation else ""
+        return f"{self.handler}:{digest(self.entity, self.handler, self.key)[:32]}{replayed}"
+
+
+def digest(*parts: str) -> str:
+    """A hash over length-prefixed parts, so that ("a", "bc") and ("ab", "c") differ."""
+    joined = "".join(f"{len(part)}:{part}" for part in parts)
+    return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def fingerprint(body: bytes) -> str:
+    """What tells two bodies apart."""
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
+def place(namespace: str, entity: str, handler: str, key: str) -> tuple[str, str]:
+    """Partition and row key of a message's claim."""
+    hashed = digest(entity, handler, key)
+    return partition(namespace, handler, int(hashed[:4], 16) % SHARDS), f"claim:{hashed}"
+
+
+def partition(namespace: str, handler: str, shard: int) -> str:
+    """The partition of a shard of a handler's claims."""
+    return f"{namespace}|{handler}|{shard:02x}"
+
+
+def effect_key(claim_key: str, name: str) -> str:
+    """The key of a row that a handler commits with its claim."""
+    return f"effect:{claim_key.removeprefix('claim:')}:{digest(name)[:32]}"
+
+
+def decode_message(row: Row) -> MessageRow:
+    """The claim row that was read.
+
+    Raises:
+        StoreError: It is not one, or was edited by hand.
+    """
+    with readable(row):
+        return _decode(row)
+
+
+def _decode(row: Row) -> MessageRow:
+    v = row.values
+    texts = (
+        "handler",
+        "entity",
+        "key",
+        "reason",
+        "error",
+        "owner",
+        "write_id",
+        "fingerprint",
+        "message_id",
+        "host",
+        "checkpoint",
+        "result",
+    )
+    numbers = ("epoch", "attempt", "failures", "abandoned", "generation", "lease", "follow_ups")
+    instants = ("started_at", "finished_at", "retry_at", "expires_at")
+    known: dict[str, Any] = {
+        **{name: str(v[name]) for name in texts},
+        **{name: int(v[name]) for name in numbers},
+        **{name: from_text(str(v[name])) for name in instants},
+    }
+    return MessageRow(
+        state=State(str(v["state"])),
+        progress=dict(json.loads(str(v["progress"]))),
+        outbox=tuple(json.loads(str(v["outbox"]))),
+        replays=tuple(json.loads(str(v["replays"]))),
+        **known,
+    )

@@ -1,0 +1,284 @@
+"""The settings, read once from the environment, checked alone and against each other.
+
+| variable | default | what |
+|---|---|---|
+| RUNONCE_STORAGE | AzureWebJobsStorage | connection string, or `…__accountName` / `…__blobServiceUri` and so on |
+| RUNONCE_NAMESPACE | `local` on the emulator | application and environment; prefixes every lock and key |
+| RUNONCE_JOBS | `jobs` | the folder of job files |
+| RUNONCE_LEASE_DURATION | 45 | seconds a lease lasts, 15 to 60 |
+| RUNONCE_LEASE_RENEWAL | 20 | seconds between renewals, less than half of the duration |
+| RUNONCE_LEASE_MARGIN | 5 | seconds before its end that a lease is no longer trusted |
+| RUNONCE_RECOVERY_INTERVAL | 60 | seconds between recovery ticks (local host; elsewhere the host's timer) |
+| RUNONCE_MISFIRE_GRACE | 30 | seconds after which a fire time nobody ran counts as missed |
+| RUNONCE_SERVICEBUS | ServiceBusConnection | connection string, or `…__fullyQualifiedNamespace` |
+| RUNONCE_TRANSPORT | servicebus where one is set, else storage | what carries the handlers' messages |
+| RUNONCE_CLAIM_LEASE | 60 | seconds without a sign of life after which a message's claim is taken over |
+| RUNONCE_SHUTDOWN_TIMEOUT | 45 | seconds a stopping host waits for its runs |
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+from runonce.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAMESPACE = re.compile(r"(?=.{3,40}\Z)[a-z0-9](?:-?[a-z0-9])+")
+"""A namespace becomes part of a queue's name: letters, digits, single hyphens, and room for a suffix."""
+
+SERVICES = ("blob", "queue", "table")
+CALL_TIMEOUT = 4.0
+"""Seconds one storage call may take where a lease's deadline hangs on it; two of them fit in the margin's lead."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """How a lease is held. The three figures hang together, so they are checked together, here."""
+
+    duration: int = 45
+    renewal: float = 20.0
+    margin: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not 15 <= self.duration <= 60:  # noqa: PLR2004 - Azure's own bounds for a finite blob lease
+            raise SettingsError(
+                f"RUNONCE_LEASE_DURATION={self.duration} must be 15 to 60 seconds: Azure allows no other finite "
+                f"blob lease, and an infinite one outlives a dead holder."
+            )
+        if not 0 < self.renewal < self.duration / 2:
+            raise SettingsError(
+                f"RUNONCE_LEASE_RENEWAL={self.renewal:g} must be more than 0 and less than half of "
+                f"RUNONCE_LEASE_DURATION={self.duration}, so that one failed renewal does not lose the lease."
+            )
+        if not 0 < self.margin <= self.duration - 2 * self.renewal + 1e-9:  # so that 7.4 and 0.2 fit in 15
+            raise SettingsError(
+                f"RUNONCE_LEASE_MARGIN={self.margin:g} must be more than 0 and at most "
+                f"{self.duration - 2 * self.renewal:g}: two renewals of {self.renewal:g} s and the margin "
+                f"have to fit in a lease of {self.duration} s."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StorageConnection:
+    """How storage is reached: a connection string, or endpoints with a managed identity."""
+
+    connection_string: str | None = field(default=None, repr=False)
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """Service ("blob", "queue", "table") to its URL, where there is no connection string."""
+    client_id: str | None = None
+    """Of a user-assigned managed identity; None means the default credential."""
+    setting: str = "RUNONCE_STORAGE"
+    """The setting it was read from, which is what a Functions binding calls a connection."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is an emulator on this machine."""
+        text = self.connection_string or ""
+        if "usedevelopmentstorage=true" in text.lower().replace(" ", ""):
+            return True
+        hosts = [urlsplit(part.partition("=")[2]).hostname for part in text.split(";") if "://" in part]
+        hosts += [urlsplit(url).hostname for url in self.endpoints.values()]
+        return bool(hosts) and all(h in ("127.0.0.1", "localhost", "::1") for h in hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceBusConnection:
+    """How the Service Bus namespace is reached: a connection string, or its name with a managed identity."""
+
+    connection_string: str | None = field(default=None, repr=False)
+    fully_qualified_namespace: str = ""
+    client_id: str | None = None
+    setting: str = "RUNONCE_SERVICEBUS"
+
+
+Transport = Literal["servicebus", "storage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything the environment decides. Construct it in tests; `from_env` elsewhere."""
+
+    namespace: str
+    storage: StorageConnection
+    lease: LeaseTerms = field(default_factory=LeaseTerms)
+    jobs_folder: str = "jobs"
+    recovery_interval: float = 60.0
+    misfire_grace: float = 30.0
+    shutdown_timeout: float = 45.0
+
+    servicebus: ServiceBusConnection | None = None
+    transport: Transport = "storage"
+    claim_lease: int = 60
+    max_body: int = 262_144
+    """Bytes of a message's body; what Service Bus Standard allows."""
+
+    runs_table: str = "runonce"
+    claims_table: str = "runonceclaims"
+    lease_container: str = "runonce-leases"
+    data_container: str = "runonce-data"
+
+    def __post_init__(self) -> None:
+        if not NAMESPACE.fullmatch(self.namespace):
+            raise SettingsError(
+                f"RUNONCE_NAMESPACE={self.namespace!r} must be 3 to 40 lower-case letters and digits with single "
+                f'hyphens between them, such as "shop-production".'
+            )
+
+    @property
+    def request_queue(self) -> str:
+        """The internal queue of this namespace's requests."""
+        return f"runonce-{self.namespace}-requests"
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read the settings.
+
+        Raises:
+            SettingsError: One is missing or wrong; the message names the variable, its value and the remedy.
+        """
+        env = os.environ if environ is None else environ
+        storage = _storage(env)
+        servicebus = _servicebus(env)
+        namespace = env.get("RUNONCE_NAMESPACE", "")
+        if not namespace:
+            if not storage.is_local:
+                raise SettingsError(
+                    "RUNONCE_NAMESPACE is not set: name the application and environment, such as "
+                    '"shop-production". It prefixes every lock and key, so that staging never blocks production.'
+                )
+            namespace = "local"
+        return cls(
+            namespace=namespace,
+            storage=storage,
+            lease=LeaseTerms(
+                duration=int(_number(env, "RUNONCE_LEASE_DURATION", 45, whole=True)),
+                renewal=_number(env, "RUNONCE_LEASE_RENEWAL", 20),
+                margin=_number(env, "RUNONCE_LEASE_MARGIN", 5),
+            ),
+            servicebus=servicebus,
+            transport=_transport(env, servicebus),
+            claim_lease=int(_number(env, "RUNONCE_CLAIM_LEASE", 60, low=3, high=3600, whole=True)),
+            jobs_folder=env.get("RUNONCE_JOBS") or "jobs",
+            recovery_interval=_number(env, "RUNONCE_RECOVERY_INTERVAL", 60, low=1, high=3600),
+            misfire_grace=_number(env, "RUNONCE_MISFIRE_GRACE", 30, low=1, high=86400),
+            shutdown_timeout=_number(env, "RUNONCE_SHUTDOWN_TIMEOUT", 45, low=0, high=3600),
+        )
+
+
+def _number(
+    env: Mapping[str, str],
+    name: str,
+    default: float,
+    *,
+    low: float = 0,
+    high: float = 86400,
+    whole: bool = False,
+) -> float:
+    text = env.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= high or (whole and value != int(value)):
+        kind = "a whole number" if whole else "a number"
+        raise SettingsError(f"{name}={text!r} must be {kind} of seconds from {low:g} to {high:g}.")
+    return value
+
+
+def _storage(env: Mapping[str, str]) -> StorageConnection:
+    """The first of RUNONCE_STORAGE and AzureWebJobsStorage that is set, in any form the Functions host knows."""
+    for name in ("RUNONCE_STORAGE", "AzureWebJobsStorage"):
+        if text := env.get(name, "").strip():
+            return StorageConnection(connection_string=_checked_connection_string(name, text), setting=name)
+        endpoints = _endpoints(env, name)
+        if endpoints:
+            client_id = env.get(f"{name}__clientId") or env.get("AZURE_CLIENT_ID") or None
+            return StorageConnection(endpoints=endpoints, client_id=client_id, setting=name)
+    raise SettingsError(
+        "RUNONCE_STORAGE is not set, nor is AzureWebJobsStorage: give a connection string "
+        '("UseDevelopmentStorage=true" for Azurite on this machine), or RUNONCE_STORAGE__accountName to use a '
+        "managed identity."
+    )
+
+
+def _servicebus(env: Mapping[str, str]) -> ServiceBusConnection | None:
+    for name in ("RUNONCE_SERVICEBUS", "ServiceBusConnection"):
+        if text := env.get(name, "").strip():
+            if not text.lower().replace(" ", "").startswith("endpoint=sb://"):
+                raise SettingsError(
+                    f"{name} is not a Service Bus connection string (a text of {len(text)} characters that does not "
+                    f'begin with "Endpoint=sb://"): copy it whole, or give {name}__fullyQualifiedNamespace.'
+                )
+            return ServiceBusConnection(connection_string=text, setting=name)
+        if host := env.get(f"{name}__fullyQualifiedNamespace", "").strip():
+            client_id = env.get(f"{name}__clientId") or env.get("AZURE_CLIENT_ID") or None
+            return ServiceBusConnection(fully_qualified_namespace=host, client_id=client_id, setting=name)
+    return None
+
+
+def _transport(env: Mapping[str, str], servicebus: ServiceBusConnection | None) -> Transport:
+    chosen = env.get("RUNONCE_TRANSPORT", "").strip() or ("storage" if servicebus is None else "servicebus")
+    if chosen == "storage":
+        return "storage"
+    if chosen != "servicebus":
+        raise SettingsError(f'RUNONCE_TRANSPORT={chosen!r} must be "servicebus" or "storage".')
+    if servicebus is None:
+        raise SettingsError(
+            "RUNONCE_TRANSPORT=servicebus needs RUNONCE_SERVICEBUS, a connection string, or "
+            "RUNONCE_SERVICEBUS__fullyQualifiedNamespace; neither is set."
+        )
+    return "servicebus"
+
+
+def _checked_connection_string(name: str, text: str) -> str:
+    """The text if the SDKs can make clients of it; they notice much of this only at the first call."""
+    if "usedevelopmentstorage=true" in text.lower().replace(" ", ""):
+        return text
+    parts = (part.partition("=") for part in text.split(";"))
+    fields = {key.strip().lower(): value.strip() for key, _, value in parts}
+    wrong = None
+    if not fields.get("accountname") and not all(fields.get(f"{s}endpoint") for s in SERVICES):
+        wrong = "without AccountName, or endpoints of blob, queue and table"
+    elif not fields.get("accountkey") and not fields.get("sharedaccesssignature"):
+        wrong = "without AccountKey or SharedAccessSignature"
+    elif fields.get("accountkey") and not _is_base64(fields["accountkey"]):
+        wrong = "whose AccountKey is not Base64, as if part of it were missing"
+    if wrong is None:
+        return text
+    # The value may hold a key, so it is never repeated in the message.
+    raise SettingsError(
+        f"{name} is not a storage connection string (a text of {len(text)} characters {wrong}): copy it whole from "
+        f'the portal, or use "UseDevelopmentStorage=true" for Azurite.'
+    )
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except ValueError:
+        return False
+
+
+def _endpoints(env: Mapping[str, str], name: str) -> dict[str, str]:
+    account = env.get(f"{name}__accountName", "").strip()
+    found = {s: env.get(f"{name}__{s}ServiceUri", "").strip() for s in SERVICES}
+    if account:
+        found = {s: found[s] or f"https://{account}.{s}.core.windows.net" for s in SERVICES}
+    missing = [s for s in SERVICES if not found[s]]
+    if len(missing) == len(SERVICES):
+        return {}
+    if missing:
+        raise SettingsError(
+            f"{name}__{missing[0]}ServiceUri is not set while another service's is: give all of "
+            f"{', '.join(f'{name}__{s}ServiceUri' for s in SERVICES)}, or {name}__accountName alone."
+        )
+    return found

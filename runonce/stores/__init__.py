@@ -1,0 +1,1 @@
+"""Storage: the protocols the toolkit is written against, and their implementations."""

@@ -1,0 +1,212 @@
+"""What the toolkit needs of storage: four small protocols, each with a memory and an Azure implementation.
+
+Every call may raise `StoreUnavailableError`, which always means *unknown*: the request may have been carried
+out. Callers read back; implementations never retry on their own, so that one call is one request and a
+deadline holds. `StoreError` is a refusal that trying again will not change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from runonce.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+Value = str | int | float | bool
+"""What a column of a row may hold. Instants are kept as ISO 8601 text, structures as JSON text."""
+
+
+class LeaseStore(Protocol):
+    """A named, timed lock. On Azure a lease on a zero-byte blob, which is made on first use.
+
+    `holder` is a fresh UUID for each acquisition (it is the lease id), `duration` whole seconds, 15 to 60.
+    """
+
+    def acquire(self, name: str, holder: str, duration: int) -> bool:
+        """Take the lease; False when somebody else holds it."""
+        ...
+
+    def renew(self, name: str, holder: str) -> bool:
+        """Start the holder's term anew; False when the lease is no longer the holder's."""
+        ...
+
+    def release(self, name: str, holder: str) -> None:
+        """Give the lease up. Silent when it is not the holder's (any more): that is what release wants."""
+        ...
+
+    def break_lease(self, name: str) -> bool:
+        """End the lease at once, whoever holds it; False when nobody does."""
+        ...
+
+    def held(self, name: str) -> bool:
+        """Whether anybody holds the lease now, as the server sees it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row as it was read."""
+
+    key: str
+    values: Mapping[str, Value]
+    etag: str
+    timestamp: datetime
+    """When the server last wrote it, by the server's clock."""
+    read_at: datetime
+    """When the server answered, by the server's clock (1 s resolution)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Write a row that must not exist."""
+
+    key: str
+    values: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Write a row, all columns, if it is still as it was when `etag` was read."""
+
+    key: str
+    values: Mapping[str, Value]
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a row if it is still as it was when `etag` was read."""
+
+    key: str
+    etag: str
+
+
+Write = Insert | Replace | Delete
+
+MAX_TRANSACTION = 100
+"""Writes in one entity group transaction, and they may weigh 4 MiB together (Azure Tables' limits)."""
+
+
+def check_transaction(writes: Sequence[Write]) -> None:
+    """Return if the writes can be one transaction.
+
+    Raises:
+        StoreError: They cannot: none, too many, or two to one row.
+    """
+    if not 0 < len(writes) <= MAX_TRANSACTION or len({write.key for write in writes}) != len(writes):
+        raise StoreError(f"A transaction takes 1 to {MAX_TRANSACTION} writes, each to another row.")
+
+
+class TableStore(Protocol):
+    """Rows in partitions; writes to one partition are atomic together."""
+
+    def get(self, partition: str, key: str) -> Row | None:
+        """Read one row."""
+        ...
+
+    def scan(
+        self,
+        partition: str,
+        first: str,
+        last: str,
+        *,
+        limit: int | None = None,
+        before: tuple[str, str] | None = None,
+    ) -> Iterable[Row]:
+        """Rows with first <= key < last, by key, at most `limit`.
+
+        With `before`, (column, text), only those whose column is not empty and less than the text.
+        """
+        ...
+
+    def commit(self, partition: str, writes: Sequence[Write]) -> list[str]:
+        """Carry out all writes or none; the new ETags, in order ("" for a delete).
+
+        Raises:
+            ConflictError: A condition did not hold; nothing was written.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueItem:
+    """A message as it was received: hidden from others until its visibility runs out."""
+
+    id: str
+    receipt: str
+    body: str
+    dequeue_count: int
+
+
+class QueueStore(Protocol):
+    """A plain queue of short texts (the toolkit's own requests)."""
+
+    def send(self, body: str, *, delay: int = 0, time_to_live: int = 3600) -> None:
+        """Put a message, visible after `delay` seconds, gone after `time_to_live` seconds."""
+        ...
+
+    def receive(self, *, visibility: int) -> QueueItem | None:
+        """Take the next message and hide it for `visibility` seconds; None when there is none."""
+        ...
+
+    def delete(self, item: QueueItem) -> None:
+        """Remove a received message; silent when it is gone or was handed to somebody else."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BlobItem:
+    """A blob's content with what a conditional write needs."""
+
+    data: bytes
+    etag: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class BlobStore(Protocol):
+    """Named byte strings, for jobs' inputs and outputs."""
+
+    def read(self, name: str) -> BlobItem | None:
+        """The whole blob, or None when there is none."""
+        ...
+
+    def head(self, name: str) -> BlobItem | None:
+        """The blob without its content (`data` is empty), or None when there is none."""
+        ...
+
+    def write(
+        self, name: str, data: bytes, metadata: Mapping[str, str], *, etag: str | None, content_type: str
+    ) -> str:
+        """Write if the blob is still as it was (`etag`), or does not exist (None); the new ETag.
+
+        Raises:
+            ConflictError: The blob changed, or exists.
+        """
+        ...
+
+    def delete(self, name: str, *, etag: str) -> None:
+        """Delete the blob if it is still as it was when `etag` was read.
+
+        Raises:
+            ConflictError: The blob changed, or is gone.
+        """
+        ...
+
+    def names(self, prefix: str) -> Iterable[str]:
+        """The names that start so, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The storage of one namespace, as the toolkit is handed it."""
+
+    leases: LeaseStore
+    runs: TableStore
+    claims: TableStore
+    requests: QueueStore
+    blobs: BlobStore

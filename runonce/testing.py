@@ -1,0 +1,227 @@
+"""For the tests of your jobs and handlers: the whole flow in memory, on a clock you move.
+
+A scheduled job:
+
+    bench = Workbench(nightly_report)
+    result = bench.run(nightly_report, at="2026-11-29T03:00:00Z")
+    assert result.outcome == "succeeded"
+    assert bench.blobs()["reports/2026-11-29.csv"].startswith(b"country,")
+
+A handler, which is delivered its message twice and has its effect once:
+
+    bench = Workbench()
+    assert bench.deliver(send_invoice, {"invoice_id": 7}) == Complete()
+    assert bench.deliver(send_invoice, {"invoice_id": 7}, delivery_count=2) == Complete(duplicate=True)
+    assert [row["name"] for row in bench.effects(send_invoice)] == ["invoice 7"]
+    assert [sent.json for sent in bench.sent] == [{"mail": 7}]
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from runonce.dispatch import Dispatcher
+from runonce.errors import PermanentError
+from runonce.messages.deliver import Deliverer
+from runonce.messages.effects import read_effects
+from runonce.messages.enqueue import outgoing
+from runonce.messages.message import Delivery
+from runonce.messages.rows import fingerprint
+from runonce.messages.settle import Complete, DeadLetter, Reschedule, Settlement
+from runonce.settings import Settings, StorageConnection
+from runonce.stop import StopSignal
+from runonce.stores.memory import memory_stores
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from runonce.dispatch import Result
+    from runonce.job import ScheduledJob
+    from runonce.messages.handler import Handler
+    from runonce.stores.protocols import Value
+    from runonce.transports.protocols import Outgoing
+
+__all__ = [
+    "Complete",
+    "DeadLetter",
+    "ManualClock",
+    "MemorySender",
+    "Reschedule",
+    "Sent",
+    "Settlement",
+    "Workbench",
+]
+
+DEFAULT_START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class ManualClock:
+    """A clock that stands still until it is told to go on; wall and elapsed time move together."""
+
+    def __init__(self, start: datetime = DEFAULT_START) -> None:
+        self._start = start
+        self._elapsed = 0.0
+        self._moved = threading.Condition()
+
+    def now(self) -> datetime:
+        """The wall clock."""
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def elapsed(self) -> float:
+        """Seconds since the clock was made."""
+        return self._elapsed
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; whoever waits for it wakes."""
+        with self._moved:
+            self._elapsed += seconds
+            self._moved.notify_all()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait until the event is set or the clock has advanced so far."""
+        until = self._elapsed + seconds
+        with self._moved:
+            while not event.is_set() and self._elapsed < until:
+                # The event has no way to wake this condition, so it is looked at now and then.
+                self._moved.wait(0.005)
+        return event.is_set()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that was sent."""
+
+    queue: str
+    """The queue or topic it went to."""
+    message_id: str
+    body: bytes
+    at: datetime | None
+    """When it shall be there; None is at once."""
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+class MemorySender:
+    """Keeps what is sent, in order."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+
+    def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
+        """Note the messages."""
+        self.sent += [Sent(entity, m.message_id, m.body, m.at) for m in messages]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Workbench:
+    """A dispatcher and a deliverer over stores in memory, with the clock and the namespace of a test."""
+
+    def __init__(self, *jobs: ScheduledJob, clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock()
+        self.stores = memory_stores(self.clock)
+        self.settings = Settings("test", StorageConnection("UseDevelopmentStorage=true"))
+        self.stop = StopSignal()
+        self.sender = MemorySender()
+        self.dispatcher = Dispatcher(
+            {job.name: job for job in jobs},
+            self.stores,
+            self.settings,
+            self.clock,
+            host="test",
+            stop=self.stop,
+        )
+
+    @cached_property
+    def deliverer(self) -> Deliverer:
+        """What handles messages, as a host would."""
+        return Deliverer(self.stores, self.sender, self.settings, self.clock, host="test", stop=self.stop)
+
+    def run(self, job: ScheduledJob, at: datetime | str) -> Result:
+        """Run one fire time (a datetime, or ISO 8601 text) as its timer would; the clock goes there first."""
+        fire_time = datetime.fromisoformat(at) if isinstance(at, str) else at
+        if fire_time > self.clock.now():
+            self.clock.advance((fire_time - self.clock.now()).total_seconds())
+        return self.dispatcher.execute(job, fire_time, by="timer")
+
+    def deliver(
+        self,
+        handler: Handler,
+        body: Any,
+        *,
+        message_id: str | None = None,
+        delivery_count: int = 1,
+        reschedules: int = 0,
+        correlation_id: str = "",
+        properties: Mapping[str, Any] | None = None,
+    ) -> Settlement:
+        """Deliver a message to a handler, sync or async, and say what its host would do to it.
+
+        The same body delivered again is the same message. What the handler raises is not raised here: it
+        becomes `Reschedule` while there are retries left (let the clock go on by its `delay` before the next
+        delivery), and `DeadLetter` after that or for a `PermanentError`.
+
+        Args:
+            handler: Whom it is for; what `@handler` made of the function.
+            body: bytes and text as they are; anything else as JSON.
+            message_id: Default: as `enqueue` makes it, from the handler's key; of a handler without one, from the body.
+            delivery_count: 1 on the first delivery. A host that says 2 has delivered the message before.
+            reschedules: How often the toolkit sent the message back with a delay.
+            correlation_id: As its sender set it.
+            properties: Application properties.
+
+        Returns:
+            `Complete`, with what the handler returned; `Reschedule`; or `DeadLetter`.
+        """
+        delivery = Delivery(
+            body=outgoing(handler, body, key="").body,
+            message_id=self._message_id(handler, body) if message_id is None else message_id,
+            delivery_count=delivery_count,
+            enqueued_at=self.clock.now(),
+            correlation_id=correlation_id,
+            properties=properties or {},
+            reschedules=reschedules,
+        )
+        return self.deliverer.deliver(handler, delivery)
+
+    @staticmethod
+    def _message_id(handler: Handler, body: Any) -> str:
+        if handler.key is None:
+            return fingerprint(outgoing(handler, body).body)
+        try:
+            return outgoing(handler, body).message_id
+        except PermanentError:  # without its key, which the handler is to refuse
+            return str(uuid.uuid4())
+
+    @property
+    def sent(self) -> list[Sent]:
+        """Every message sent so far: the follow-ups of handlers."""
+        return self.sender.sent
+
+    def effects(self, handler: Handler) -> list[dict[str, Value]]:
+        """Every row a handler wrote with `message.commit`."""
+        return list(read_effects(self.stores.claims, self.settings.namespace, handler.name))
+
+    def put(self, name: str, data: bytes | str) -> None:
+        """Put a blob for a job to read."""
+        content = data.encode() if isinstance(data, str) else data
+        path = f"{self.settings.namespace}/{name}"
+        current = self.stores.blobs.head(path)
+        etag = current.etag if current else None
+        self.stores.blobs.write(path, content, {}, etag=etag, content_type="application/octet-stream")
+
+    def blobs(self) -> dict[str, bytes]:
+        """Every blob by name."""
+        prefix = f"{self.settings.namespace}/"
+        items = {name: self.stores.blobs.read(name) for name in self.stores.blobs.names(prefix)}
+        return {name.removeprefix(prefix): item.data for name, item in items.items() if item is not None}

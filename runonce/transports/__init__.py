@@ -1,0 +1,1 @@
+"""What carries handlers' messages: the protocols, and Service Bus and Storage queues behind them."""

@@ -1,0 +1,103 @@
+"""The broker: its entities by name, and the one place every client's operation passes through."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from servicebus.entities import Queue, Settings, Topic
+from servicebus.faults import Faults
+from servicebus.queue import MessageQueue
+from servicebus.store import Store
+from servicebus.timers import Timers
+from servicebus.topic import MessageTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from servicebus.connection import Connection
+
+DEAD_LETTER = "/$deadletterqueue"
+MAX_MESSAGE = 262_144
+"""The largest message or batch taken in, bytes: the limit of Azure's Standard tier."""
+
+
+class Broker:
+    """Everything the connections share. Names compare without regard to case and are kept in lower case."""
+
+    def __init__(
+        self,
+        entities: Iterable[Queue | Topic],
+        *,
+        path: Path | None = None,
+        keys: Mapping[str, str] | None = None,
+    ) -> None:
+        self.store = Store(path)
+        self.timers = Timers()
+        self.faults = Faults()
+        self.keys = dict(keys or {})
+        self.connections: set[Connection] = set()
+        self.entities: dict[str, MessageQueue] = {}
+        self.operations: Counter[str] = Counter()
+        self.paused = False
+        for entity in entities:
+            if isinstance(entity, Queue):
+                self._add_queue(entity.name.lower(), entity)
+            else:
+                self._add_topic(entity)
+
+    def _add_queue(self, name: str, settings: Settings) -> MessageQueue:
+        dead_letters = MessageQueue(self, name + DEAD_LETTER, Settings(lock=settings.lock))
+        queue = MessageQueue(self, name, settings, dead_letters)
+        for entity in (queue, dead_letters):
+            self._register(entity)
+        return queue
+
+    def _add_topic(self, topic: Topic) -> None:
+        name = topic.name.lower()
+        settings = Settings(
+            lock=topic.lock, max_delivery=topic.max_delivery, dead_letter_expired=topic.dead_letter_expired
+        )
+        subscriptions = tuple(
+            self._add_queue(f"{name}/subscriptions/{each.lower()}", settings) for each in topic.subscriptions
+        )
+        self._register(MessageTopic(self, name, topic, subscriptions))
+
+    def _register(self, entity: MessageQueue) -> None:
+        if entity.name in self.entities:
+            raise ValueError(f"{entity.name} is declared twice")
+        self.entities[entity.name] = entity
+
+    @contextmanager
+    def operation(self, name: str, entity: str) -> Iterator[None]:
+        """One operation of a client: applied whole or not at all, counted, and where faults strike."""
+        self.faults.meet("before", name, entity)
+        with self.store.transaction():
+            yield
+        self.operations[name] += 1
+        self.faults.meet("after", name, entity)
+
+    def pause(self) -> None:
+        """Read nothing, answer nothing, let nothing fall due: a broker that hangs."""
+        self.paused = True
+        self.timers.pause()
+        for connection in self.connections:
+            connection.pause()
+
+    def resume(self) -> None:
+        """Go on where `pause` stopped."""
+        self.paused = False
+        self.timers.resume()
+        for connection in self.connections:
+            connection.resume()
+
+    def cut(self) -> None:
+        """Cut every connection."""
+        for connection in list(self.connections):
+            connection.abort()
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many messages each entity has in which state."""
+        return {name: entity.counts() for name, entity in self.entities.items()}

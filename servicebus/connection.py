@@ -1,0 +1,142 @@
+"""One client's connection: asyncio moves the bytes, Proton's engine turns them into events and back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import proton
+
+from servicebus.conditions import condition
+from servicebus.errors import Dropped
+from servicebus.frames import FrameReader
+from servicebus.links import Links
+
+if TYPE_CHECKING:
+    from servicebus.broker import Broker
+
+_log = logging.getLogger(__name__)
+
+_MAX_FRAME = 65_536
+
+
+class Connection(asyncio.Protocol):
+    """Carries bytes between the socket and Proton; what events mean is up to `Links`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.closed = False
+        self.message_format = 0
+        self._broker = broker
+        self._flush_scheduled = False
+        self._frames = FrameReader()
+        self._collector = proton.Collector()
+        self._engine = proton.Connection()
+        self._engine.collect(self._collector)
+        self._transport = proton.Transport(proton.Transport.SERVER)
+        self._transport.max_frame_size = _MAX_FRAME
+        self._transport.sasl().allowed_mechs("ANONYMOUS")  # all the SDK uses: it then puts a token to $cbs
+        self._transport.bind(self._engine)
+        self._links = Links(broker, self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        self._socket: Any = transport
+        self._broker.connections.add(self)
+        if self._broker.paused:
+            self.pause()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Called by asyncio: let go of what Proton holds."""
+        self.closed = True
+        self._broker.connections.discard(self)
+        self._links.forget_all()
+        for step in (
+            self._transport.close_tail,
+            self._transport.close_head,
+            self._transport.unbind,
+            self._engine.free,
+        ):
+            try:
+                step()
+            except proton.ProtonException:
+                _log.debug("while closing", exc_info=True)
+        self._collector.release()
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio: hand whole frames to Proton, piece by piece, and act on each."""
+        try:
+            for piece in self._frames.feed(data):
+                if self.closed:
+                    return
+                self.message_format = piece.message_format
+                self._push(piece.data)
+                self._handle_events()
+        except Exception:  # noqa: BLE001 - whatever a client sends, only its own connection may suffer
+            _log.exception("connection dropped")
+            self.abort()
+        else:
+            self._flush()
+
+    def flush_soon(self) -> None:
+        """Send what Proton has to say, once, after the current step."""
+        if not self._flush_scheduled and not self.closed:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def abort(self) -> None:
+        """Cut the connection; nothing more is sent."""
+        self.closed = True
+        self._socket.abort()
+
+    def close(self) -> None:
+        """End the connection politely: the broker is stopping."""
+        self._engine.condition = condition("amqp:connection:forced", "The broker is stopping.")
+        self._engine.close()
+        self._flush()
+        self._socket.close()
+
+    def pause(self) -> None:
+        """Read nothing until `resume`."""
+        self._socket.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        self._socket.resume_reading()
+
+    def _push(self, data: bytes) -> None:
+        sent = 0
+        while sent < len(data):
+            room = self._transport.capacity()
+            if room <= 0:
+                raise ValueError("Proton takes no more input")
+            self._transport.push(data[sent : sent + room])
+            sent += room
+
+    def _handle_events(self) -> None:
+        while not self.closed:
+            event = self._collector.peek()
+            if event is None:
+                return
+            handler = getattr(self._links, event.type.method, None)
+            try:
+                if handler:
+                    handler(event)
+            except Dropped:
+                self.abort()
+            self._collector.pop()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        while not self.closed:
+            size = self._transport.pending()
+            if size < 0:
+                self._socket.close()
+                return
+            if size > 0:
+                self._socket.write(bytes(self._transport.peek(size) or b""))
+                self._transport.pop(size)
+            elif self._collector.peek() is None:
+                return
+            else:
+                self._handle_events()

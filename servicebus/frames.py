@@ -1,0 +1,84 @@
+"""AMQP frames out of a byte stream, for the one fact Proton does not tell: a delivery's message-format.
+
+The format alone says whether a delivery is a batch. It stands in a delivery's first transfer frame, so the
+stream is handed to Proton in pieces that each complete at most one delivery, and the format goes along.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from servicebus import values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PROTOCOL_HEADER = b"AMQP"
+_HEADER_SIZE = 8
+_MAX_FRAME = 1 << 21
+_AMQP_FRAME = 0
+_TRANSFER = b"\x00\x53\x14"
+_TRUE = (b"\x41", b"\x56\x01")
+_MESSAGE_FORMAT, _MORE = 3, 5  # positions in a transfer's list of fields
+
+
+class Piece(NamedTuple):
+    """Whole frames, and the message-format of the delivery they complete (0 if none)."""
+
+    data: bytes
+    message_format: int
+
+
+class FrameReader:
+    """Feed it what arrives; it gives back pieces for Proton and keeps the rest of an unfinished frame."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._open: dict[
+            tuple[bytes, bytes], int
+        ] = {}  # (channel, handle) -> format of an unfinished delivery
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        """The pieces that are complete now; ValueError when this is no AMQP."""
+        self._buffer += data
+        buffer, start, position = self._buffer, 0, 0
+        pieces: list[Piece] = []
+        while (size := self._frame_size(position)) is not None:
+            position += size
+            message_format = self._completed(position - size, size)
+            if message_format is not None:
+                pieces.append(Piece(bytes(buffer[start:position]), message_format))
+                start = position
+        if position > start:
+            pieces.append(Piece(bytes(buffer[start:position]), 0))
+        del buffer[:position]
+        yield from pieces
+
+    def _frame_size(self, position: int) -> int | None:
+        if len(self._buffer) - position < _HEADER_SIZE:
+            return None
+        head = self._buffer[position : position + 4]
+        if head == _PROTOCOL_HEADER:
+            return _HEADER_SIZE
+        size = int.from_bytes(head, "big")
+        if not _HEADER_SIZE <= size <= _MAX_FRAME:
+            raise ValueError(f"a frame of {size} bytes")
+        return size if len(self._buffer) - position >= size else None
+
+    def _completed(self, position: int, size: int) -> int | None:
+        """The message-format, if this frame is a delivery's last transfer."""
+        frame = self._buffer[position : position + size]
+        body = 4 * frame[4]
+        if (
+            frame[5] != _AMQP_FRAME
+            or bytes(frame[body : body + 3]) != _TRANSFER
+            or frame[:4] == _PROTOCOL_HEADER
+        ):
+            return None
+        fields = values.elements(frame, body + 3, _MORE + 1)
+        delivery = (bytes(frame[6:8]), fields[0])
+        if len(fields) > _MESSAGE_FORMAT and fields[_MESSAGE_FORMAT] != values.NULL:
+            self._open.setdefault(delivery, values.integer(fields[_MESSAGE_FORMAT]))
+        if len(fields) > _MORE and fields[_MORE] in _TRUE:
+            return None
+        return self._open.pop(delivery, 0)

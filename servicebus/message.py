@@ -1,0 +1,148 @@
+"""A stored message: its encoded sections, and the few fields the broker decides by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Self
+
+from servicebus import values
+
+if TYPE_CHECKING:
+    from servicebus.locks import Lock
+    from servicebus.values import Raw
+
+BATCH_FORMAT = 0x80013700
+"""The message-format of an envelope whose data sections each hold one encoded message."""
+
+HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS, PROPERTIES, APPLICATION, DATA = 0x70, 0x71, 0x72, 0x73, 0x74, 0x75
+
+_SEQUENCE_NUMBER = values.symbol("x-opt-sequence-number")
+_ENQUEUED = values.symbol("x-opt-enqueued-time")
+_LOCKED_UNTIL = values.symbol("x-opt-locked-until")
+_SCHEDULED = values.symbol("x-opt-scheduled-enqueue-time")
+_STATE = values.symbol("x-opt-message-state")
+_REASON = values.string("DeadLetterReason")
+_DESCRIPTION = values.string("DeadLetterErrorDescription")
+
+
+class State(IntEnum):
+    """The numbers clients read from a peeked message."""
+
+    ACTIVE = 0
+    DEFERRED = 1
+    SCHEDULED = 2
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """One message of one queue."""
+
+    header: list[Raw] = field(default_factory=list)
+    annotations: dict[Raw, Raw] = field(default_factory=dict)
+    properties: bytes = b""
+    application: bytes = b""
+    body: bytes = b""
+    message_id: Raw | None = None
+    sequence_number: int = 0
+    enqueued: float = 0.0
+    delivery_count: int = 0
+    state: State = State.ACTIVE
+    due: float = 0.0
+    expires: float | None = None
+    lock: Lock | None = None
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Self:
+        """Read an encoded message; ValueError or IndexError when it is none."""
+        message = cls()
+        body: list[bytes] = []
+        for code, section, value in _sections(raw):
+            if code == HEADER:
+                message.header = values.elements(value)
+            elif code == ANNOTATIONS:
+                message.annotations = values.map_of(value)
+            elif code == PROPERTIES:
+                message.properties = section
+                first = values.elements(value, limit=1)
+                message.message_id = first[0] if first and first[0] != values.NULL else None
+            elif code == APPLICATION:
+                message.application = section
+            elif code != DELIVERY_ANNOTATIONS:  # those are for the next hop only, and the SDK sends them last
+                body.append(section)
+        message.body = b"".join(body)
+        return message
+
+    @property
+    def scheduled_for(self) -> float:
+        """When the sender wants it delivered, in seconds since 1970; 0 for now."""
+        return values.seconds_of(self.annotations.get(_SCHEDULED))
+
+    @property
+    def time_to_live(self) -> float | None:
+        """The sender's limit in seconds, or None."""
+        ttl = self.header[2] if len(self.header) > 2 else values.NULL  # noqa: PLR2004 - the header's third field
+        return None if ttl == values.NULL else values.integer(ttl) / 1000
+
+    def encode(self, locked_until: float | None = None, *, with_state: bool = False) -> bytes:
+        """The message as a receiver gets it."""
+        durable_priority_ttl = (self.header + [values.NULL] * 3)[:3]
+        header = b"".join((*durable_priority_ttl, values.NULL, values.uint32(self.delivery_count)))
+        annotations = self.annotations | {
+            _SEQUENCE_NUMBER: values.long(self.sequence_number),
+            _ENQUEUED: values.timestamp(self.enqueued),
+        }
+        if locked_until is not None:
+            annotations[_LOCKED_UNTIL] = values.timestamp(locked_until)
+        if with_state:
+            annotations[_STATE] = values.int32(self.state)
+        return b"".join(
+            (
+                _section_start(HEADER) + b"\xc0" + bytes((len(header) + 1, 5)) + header,
+                _section_start(ANNOTATIONS) + values.encode_map(annotations),
+                self.properties,
+                self.application,
+                self.body,
+            )
+        )
+
+    def explain(self, reason: str | None, description: str | None) -> None:
+        """Note why the message is dead, where clients look for it; it is an ordinary message from here on."""
+        properties = values.map_of(self.application[3:]) if self.application else {}
+        for key, text in ((_REASON, reason), (_DESCRIPTION, description)):
+            if text is not None:
+                properties[key] = values.string(text)
+        self.application = _section_start(APPLICATION) + values.encode_map(properties) if properties else b""
+        self.annotations.pop(_SCHEDULED, None)
+        self.state, self.expires = State.ACTIVE, None
+
+
+def unbatch(raw: bytes) -> list[bytes]:
+    """The encoded messages inside a batch envelope."""
+    found: list[bytes] = []
+    for code, _, value in _sections(raw):
+        if code == DATA:
+            prefix = 2 if value[0] == 0xA0 else 5  # noqa: PLR2004 - the short form of binary
+            found.append(value[prefix:])
+    return found
+
+
+def _section_start(code: int) -> bytes:
+    return bytes((values.DESCRIBED, values.SMALL_ULONG, code))
+
+
+def _sections(raw: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Each section's code, the whole section, and its value alone."""
+    found: list[tuple[int, bytes, bytes]] = []
+    start = 0
+    while start < len(raw):
+        if raw[start] != values.DESCRIBED:
+            raise ValueError("a message section starts with a descriptor")
+        value = values.end_of(raw, start + 1)
+        end = values.end_of(raw, value)
+        code = values.integer(raw[start + 1 : value])
+        if end > len(raw):
+            raise ValueError("a message section is cut short")
+        found.append((code, raw[start:end], raw[value:end]))
+        start = end
+    return found

@@ -1,0 +1,148 @@
+"""What the flow costs in storage calls, counted on the wire."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from support.flows import start
+
+from runonce.clock import SystemClock
+from runonce.dispatch import Dispatcher
+from runonce.job import ScheduledJob, scheduled
+from runonce.records import Outcome
+from runonce.recovery import recover
+from runonce.run import MAX_ENTRIES, Run
+from runonce.stores.azure import azure_stores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from runonce.settings import Settings
+    from runonce.stores.protocols import Stores
+
+T = datetime(2026, 1, 1, 3, tzinfo=UTC)
+NEXT = T + timedelta(days=1)
+
+
+class FixedClock(SystemClock):
+    """A wall clock that stands still."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+
+    def now(self) -> datetime:
+        return self._now
+
+
+def daily(name: str = "daily", body: Callable[[Run], Any] = lambda _: None) -> ScheduledJob:
+    def run_it(run: Run) -> None:
+        body(run)
+
+    return scheduled("0 0 3 * * *", name=name)(run_it)
+
+
+@pytest.fixture
+def warm(settings: Settings, azure: Stores) -> Callable[..., Dispatcher]:
+    """A host whose jobs have run before, so that container, blob, table and rows are there."""
+
+    def make(*jobs: ScheduledJob, now: datetime = T) -> Dispatcher:
+        known = {job.name: job for job in jobs}
+        before = Dispatcher(
+            {name: daily(name) for name in known},
+            azure_stores(settings),
+            settings,
+            FixedClock(T),
+            host="before",
+        )
+        for job in before.jobs.values():
+            assert before.execute(job, T, by="timer").outcome is Outcome.SUCCEEDED
+        return Dispatcher(known, azure, settings, FixedClock(now), host="counted")
+
+    return make
+
+
+def test_the_winner_makes_five_calls(warm: Callable[..., Dispatcher], calls: Any) -> None:
+    """Lease, read, claim, record, release: nothing else beside renewals."""
+    job = daily()
+    assert warm(job).execute(job, NEXT, by="timer").outcome is Outcome.SUCCEEDED
+    kinds = ["lease" if "comp=lease" in c else "batch" if "$batch" in c else "get" for c in calls.made]
+    assert kinds == ["lease", "get", "batch", "batch", "lease"], calls.made
+
+
+def test_a_losing_replica_makes_one_call(
+    warm: Callable[..., Dispatcher], calls: Any, settings: Settings
+) -> None:
+    """The lease is held elsewhere: asked once, and that is all."""
+    job = daily()
+    loser = warm(job)
+    winner = Dispatcher({"daily": job}, azure_stores(settings), settings, SystemClock(), host="winner")
+    started = start(winner, job, NEXT)
+    assert loser.execute(job, NEXT, by="timer").reason == "held elsewhere"
+    assert len(calls.made) == 1, calls.made
+    winner.finish(started, None)
+
+
+def test_a_late_replica_reads_and_leaves(warm: Callable[..., Dispatcher], calls: Any) -> None:
+    """The work is done already: lease, one read, release."""
+    job = daily()
+    assert not warm(job).execute(job, T, by="timer").ran
+    assert len(calls.made) == 3, calls.made
+
+
+def test_a_tick_with_nothing_due_makes_no_call(warm: Callable[..., Dispatcher], calls: Any) -> None:
+    """Between fire times a timer's tick is free."""
+    job = daily()
+    assert warm(job, now=T + timedelta(hours=5)).tick(job) is None
+    assert calls.made == []
+
+
+def test_a_checkpoint_is_one_call(warm: Callable[..., Dispatcher], calls: Any) -> None:
+    """Each save is one request."""
+    job = daily(body=lambda run: [run.checkpoint.save(n) for n in range(3)])
+    assert warm(job).execute(job, NEXT, by="timer").outcome is Outcome.SUCCEEDED
+    assert len(calls.made) == 5 + 3, calls.made
+
+
+def test_a_batch_with_its_ledger_entries_is_one_call(warm: Callable[..., Dispatcher], calls: Any) -> None:
+    """Place and entries of a batch go in one request, as many entries as a transaction takes."""
+
+    def body(run: Run) -> None:
+        for batch in run.batches(range(2 * MAX_ENTRIES), size=MAX_ENTRIES):
+            for number in batch:
+                run.ledger.record(str(number), amount=number)
+
+    job = daily(body=body)
+    assert warm(job).execute(job, NEXT, by="timer").outcome is Outcome.SUCCEEDED
+    assert len(calls.made) == 5 + 2, calls.made
+
+
+def test_entries_left_over_cost_nothing_more(warm: Callable[..., Dispatcher], calls: Any) -> None:
+    """Entries that no checkpoint took along travel with the run's outcome."""
+    job = daily(body=lambda run: run.ledger.record("one"))
+    assert warm(job).execute(job, NEXT, by="timer").outcome is Outcome.SUCCEEDED
+    assert len(calls.made) == 5, calls.made
+
+
+def test_an_idle_recovery_tick_is_one_call(warm: Callable[..., Dispatcher], calls: Any) -> None:
+    """However many jobs there are, nothing unfinished is found with one range read."""
+    dispatcher = warm(*(daily(f"job-{n}") for n in range(8)), now=T + timedelta(minutes=5))
+    for _ in range(3):
+        calls.made.clear()
+        assert recover(dispatcher) == []
+        assert len(calls.made) == 1, calls.made
+
+
+def test_recovery_of_a_job_that_runs_is_one_call_more(
+    warm: Callable[..., Dispatcher], calls: Any, settings: Settings
+) -> None:
+    """Whether the holder of a running job lives is one look at its lease."""
+    job = daily()
+    dispatcher = warm(job, now=NEXT + timedelta(minutes=5))
+    holder = Dispatcher({"daily": job}, azure_stores(settings), settings, SystemClock(), host="holder")
+    started = start(holder, job, NEXT)
+    assert recover(dispatcher) == []
+    assert len(calls.made) == 2, calls.made
+    holder.finish(started, None)

@@ -1,0 +1,75 @@
+"""Fixtures that start the real thing once per test process, and give each test a namespace of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from azure.core.pipeline.transport import RequestsTransport  # noqa: E402
+
+from runonce.stores.azure import azure_stores  # noqa: E402
+from tests.support.namespaces import fresh_settings  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runonce.settings import Settings
+    from runonce.stores.protocols import Stores
+
+logging.getLogger("azure").setLevel(logging.WARNING)
+
+
+def _launcher() -> Any:
+    spec = importlib.util.spec_from_file_location("azurite_launcher", ROOT / "azurite" / "launcher.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[str]:
+    """The connection string of a real Azurite of this test process's own."""
+    launcher = _launcher()
+    with launcher.start() as emulator:
+        yield emulator.connection_string
+
+
+@pytest.fixture
+def settings(azurite: str) -> Settings:
+    """Settings of a namespace no other test uses, with the shortest lease there is."""
+    return fresh_settings(azurite)
+
+
+class Calls(RequestsTransport):
+    """Counts the requests that go out, as "METHOD /path" texts."""
+
+    def __init__(self) -> None:
+        super().__init__(connection_timeout=3, read_timeout=10)
+        self.made: list[str] = []
+
+    def send(self, request: Any, **kwargs: Any) -> Any:
+        self.made.append(f"{request.method} {request.url.split('devstoreaccount1', 1)[-1]}")
+        return super().send(request, **kwargs)
+
+
+@pytest.fixture
+def calls() -> Calls:
+    """What `azure` sent."""
+    return Calls()
+
+
+@pytest.fixture
+def azure(settings: Settings, calls: Calls) -> Stores:
+    """Stores on the real Azurite; their requests are in `calls.made`."""
+    return azure_stores(settings, transport=calls)

@@ -1,0 +1,67 @@
+"""What the contract suite runs against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.kit import Kit, fresh_settings, memory_kit
+from support.proxy import proxies, proxy
+
+from runonce.settings import Settings, StorageConnection
+from runonce.stores.azure import azure_stores
+from runonce.stores.protocols import MAX_TRANSACTION, Insert
+
+if TYPE_CHECKING:
+    from runonce.stores.protocols import Stores
+
+__all__ = ["proxies", "proxy"]
+
+MANY = [f"row-{n:05d}" for n in range(1_050)]
+"""Keys of more rows than a page holds."""
+
+
+@pytest.fixture(scope="session")
+def shared(azurite: str) -> Stores:
+    """One set of stores on Azurite for all tests that use names of their own."""
+    return azure_stores(Settings("shared", StorageConnection(azurite)))
+
+
+@pytest.fixture(params=["memory", "azurite"])
+def kit(request: pytest.FixtureRequest) -> Kit:
+    """Each store in turn."""
+    if request.param == "memory":
+        return memory_kit()
+    return Kit(request.getfixturevalue("shared"), None)
+
+
+@pytest.fixture(params=["memory", "azurite"])
+def queue_kit(request: pytest.FixtureRequest) -> Kit:
+    """Each store in turn, with a queue of its own, which does not exist yet."""
+    if request.param == "memory":
+        return memory_kit()
+    return Kit(azure_stores(fresh_settings(request.getfixturevalue("azurite"))), None)
+
+
+def write_many(stores: Stores) -> None:
+    """Rows with the keys MANY in the partition "many"."""
+    for first in range(0, len(MANY), MAX_TRANSACTION):
+        stores.runs.commit("many", [Insert(key, {"n": 1}) for key in MANY[first : first + MAX_TRANSACTION]])
+
+
+@pytest.fixture(scope="session")
+def many_on_azurite(shared: Stores) -> Stores:
+    """The shared stores, with many rows."""
+    write_many(shared)
+    return shared
+
+
+@pytest.fixture(params=["memory", "azurite"])
+def many(request: pytest.FixtureRequest) -> Stores:
+    """Each store in turn, with many rows."""
+    if request.param == "memory":
+        stores = memory_kit().stores
+        write_many(stores)
+        return stores
+    made: Stores = request.getfixturevalue("many_on_azurite")
+    return made

@@ -1,0 +1,670 @@
+"""What both transports do alike, and what each does for its own kind of message."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+
+from runonce.errors import StoreError, TransportError
+from runonce.messages.dead import replay
+from runonce.messages.deliver import Deliverer
+from runonce.messages.handler import handler
+from runonce.messages.settle import Complete, DeadLetter, Reschedule
+from runonce.settings import ServiceBusConnection, StorageConnection
+from runonce.stores.memory import memory_stores
+from runonce.testing import ManualClock
+from runonce.transports.protocols import Outgoing
+from runonce.transports.servicebus import ServiceBusTransport
+from runonce.transports.storage import StorageTransport, wrap
+from servicebus.launcher import Queue, Topic
+from tests.support.namespaces import fresh_settings
+from tests.support.proxy import BUSY, DROP_REPLY, DROP_REQUEST, StorageProxy, proxies, proxy
+from tests.support.service_bus import Bus, broker_fixture, client_fixture, sdk_forgets_sockets
+from tests.support.transports import (
+    LOCK,
+    BusPipe,
+    Pipe,
+    StoragePipe,
+    make_handler,
+    none_come,
+    receive,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runonce.transports.protocols import Sender
+    from servicebus.launcher import Broker
+
+__all__ = ["proxies", "proxy"]
+
+pytestmark = sdk_forgets_sockets
+
+QUEUES = [f"q{n}" for n in range(60)]
+broker = broker_fixture(
+    *(Queue(name, lock=LOCK, max_delivery=4) for name in QUEUES),
+    Topic("events", ("billing", "shipping"), lock=LOCK),
+    Topic("orders", ("billing", "shipping"), lock=LOCK),
+)
+bus = client_fixture()
+BODY = b'{"id": 1}'
+
+
+@pytest.fixture(scope="module")
+def names() -> Iterator[str]:
+    return iter(QUEUES)
+
+
+@pytest.fixture(scope="module")
+def bus_sender(broker: Broker) -> Iterator[Sender]:
+    """One for all tests: opening and closing links takes half a second each."""
+    sender = ServiceBusTransport(ServiceBusConnection(broker.connection_string)).sender()
+    yield sender
+    sender.close()
+
+
+@pytest.fixture
+def bus_pipe(broker: Broker, names: Iterator[str], bus_sender: Sender) -> Iterator[BusPipe]:
+    pipe = BusPipe(broker, names, bus_sender)
+    yield pipe
+    broker.clear_faults()
+    pipe.close()
+
+
+@pytest.fixture
+def storage_pipe(azurite: str) -> Iterator[StoragePipe]:
+    pipe = StoragePipe(azurite)
+    yield pipe
+    pipe.close()
+
+
+@pytest.fixture(params=["storage", "servicebus"])
+def pipe(request: pytest.FixtureRequest) -> Pipe:
+    """Each transport in turn."""
+    made: Pipe = request.getfixturevalue("storage_pipe" if request.param == "storage" else "bus_pipe")
+    return made
+
+
+# -- sending and receiving -------------------------------------------------------------------------------------
+
+
+def test_a_message_arrives_as_it_was_sent(pipe: Pipe) -> None:
+    """Body, id and correlation id are those of the sender, and the first delivery has number 1."""
+    to = make_handler(pipe.queue())
+    before = datetime.now(UTC)
+    [sent] = pipe.send(to, BODY, correlation_id="order-7")
+    [received] = receive(pipe.inbox(to))
+    delivery = received.delivery
+    assert (delivery.body, delivery.message_id, delivery.correlation_id) == (BODY, sent, "order-7")
+    assert (delivery.delivery_count, delivery.reschedules, delivery.only_for) == (1, 0, "")
+    assert delivery.enqueued_at is not None
+    assert abs(delivery.enqueued_at - before) < timedelta(seconds=20)
+    assert received.renew_in <= LOCK / 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"plain words", "Grüße, 你好\n".encode(), b"\xff\xfe\x00binary", b"MTIzNA==", b'{"a": "\\u0000"}'],
+    ids=["empty", "text", "unicode", "binary", "base64", "escaped"],
+)
+def test_any_body_arrives_byte_for_byte(pipe: Pipe, body: bytes) -> None:
+    """Text, other bytes, nothing at all, and what looks like Base64 are all the same afterwards."""
+    to = make_handler(pipe.queue())
+    pipe.send(to, body)
+    [received] = receive(pipe.inbox(to))
+    assert received.delivery.body == body
+
+
+def test_many_messages_sent_at_once_all_arrive(pipe: Pipe) -> None:
+    """More messages than one batch or one receive holds arrive once each."""
+    to = make_handler(pipe.queue())
+    sent = pipe.send(to, *([b"x" * 2000] * 250))
+    inbox, found = pipe.inbox(to), []
+    while len(found) < len(sent):
+        for received in receive(inbox):
+            found.append(received.delivery.message_id)
+            inbox.settle(received, Complete())
+        for received in inbox.receive(32, 0.2):
+            found.append(received.delivery.message_id)
+            inbox.settle(received, Complete())
+    assert sorted(found) == sorted(sent)
+    assert pipe.count(to.queue) == 0
+
+
+def test_threads_share_a_sender(pipe: Pipe) -> None:
+    """Four threads send through the same sender; nothing is lost or doubled."""
+    to = make_handler(pipe.queue())
+    pipe.sender.send(to.queue, [])
+    failed: list[BaseException] = []
+
+    def send(name: int) -> None:
+        try:
+            for n in range(10):
+                pipe.sender.send(to.queue, [Outgoing(BODY, f"{name}-{n}")])
+        except BaseException as error:  # noqa: BLE001 - reported by the test's own thread
+            failed.append(error)
+
+    threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len({r.delivery.message_id for r in receive(pipe.inbox(to), 40)}) == 40
+
+
+def test_a_receive_takes_no_more_than_asked_for(pipe: Pipe) -> None:
+    """Asked for two of five, it gives two, and the others are there for somebody else."""
+    to = make_handler(pipe.queue())
+    pipe.send(to, *[BODY] * 5)
+    mine, others = pipe.inbox(to), pipe.inbox(to)
+    assert len(receive(mine, 2)) == 2
+    assert len(receive(others, 3)) == 3
+
+
+def test_an_empty_queue_gives_nothing_after_the_wait(pipe: Pipe) -> None:
+    """A queue that is empty, or does not exist yet, gives an empty list, about when asked to."""
+    to = make_handler(pipe.queue())
+    inbox = pipe.inbox(to)
+    inbox.receive(1, 0.1)
+    started = time.monotonic()
+    assert inbox.receive(5, 0.5) == []
+    assert 0.4 < time.monotonic() - started < 3
+
+
+def test_a_scheduled_message_comes_at_its_time(pipe: Pipe) -> None:
+    """It is not there before, to the resolution of a second, and it is there after."""
+    to = make_handler(pipe.queue())
+    inbox = pipe.inbox(to)
+    inbox.receive(1, 0.1)
+    at = datetime.now(UTC) + timedelta(seconds=2)
+    pipe.send(to, BODY, at=at)
+    assert pipe.count(to.queue) == 1
+    receive(inbox)
+    assert datetime.now(UTC) >= at - timedelta(seconds=0.1)
+
+
+def test_a_time_in_the_past_is_at_once(pipe: Pipe) -> None:
+    """A message scheduled for yesterday comes now."""
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY, at=datetime.now(UTC) - timedelta(days=1))
+    receive(pipe.inbox(to), patience=8)
+
+
+def test_a_large_message_arrives(pipe: Pipe) -> None:
+    """40 KB pass both transports."""
+    to = make_handler(pipe.queue())
+    body = json.dumps({"id": 1, "text": "ä" * 20_000}, ensure_ascii=False).encode()
+    pipe.send(to, body)
+    [received] = receive(pipe.inbox(to))
+    assert received.delivery.body == body
+
+
+def test_a_message_that_is_too_large_is_refused_and_the_sender_works_on(pipe: Pipe) -> None:
+    """The error names the queue and the remedy; the next message passes."""
+    to = make_handler(pipe.queue())
+    with pytest.raises(TransportError, match=to.queue):
+        pipe.send(to, b"x" * 400_000)
+    pipe.send(to, BODY)
+    assert receive(pipe.inbox(to))[0].delivery.body == BODY
+
+
+# -- settling ----------------------------------------------------------------------------------------------------
+
+
+def test_completed_is_gone(pipe: Pipe) -> None:
+    """A completed message is neither in the queue nor among the dead letters."""
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY)
+    inbox = pipe.inbox(to)
+    inbox.settle(receive(inbox)[0], Complete())
+    assert (pipe.count(to.queue), pipe.dead_count(to.queue)) == (0, 0)
+
+
+def test_dead_lettered_is_put_aside_with_its_reason(pipe: Pipe) -> None:
+    """The queue no longer has it; the dead letters have it with all it had, and why."""
+    to = make_handler(pipe.queue())
+    [sent] = pipe.send(to, BODY, correlation_id="order-7")
+    inbox = pipe.inbox(to)
+    inbox.settle(receive(inbox)[0], DeadLetter("MissingKey", "its body has no field 'key': add it"))
+    assert (pipe.count(to.queue), pipe.dead_count(to.queue)) == (0, 1)
+    [dead] = pipe.dead_letters(to).peek(10)
+    assert (dead.reason, dead.description) == ("MissingKey", "its body has no field 'key': add it")
+    delivery = dead.delivery
+    assert (delivery.body, delivery.message_id, delivery.correlation_id) == (BODY, sent, "order-7")
+
+
+def test_a_long_reason_is_cut_rather_than_refused(pipe: Pipe) -> None:
+    """A reason over the broker's limit, with a body that all but fills a message, is shortened."""
+    to = make_handler(pipe.queue())
+    pipe.send(to, b"x" * 48_000)
+    inbox = pipe.inbox(to)
+    inbox.settle(receive(inbox)[0], DeadLetter("InvalidBody", "because " * 3_000))
+    [dead] = pipe.dead_letters(to).peek(10)
+    assert dead.reason == "InvalidBody"
+    assert "because " * 10 in dead.description
+    assert len(dead.delivery.body) == 48_000
+
+
+def test_rescheduled_comes_again_as_a_copy(pipe: Pipe) -> None:
+    """The copy has a derived id and says how often that happened; its deliveries count from 1 again."""
+    to = make_handler(pipe.queue())
+    [sent] = pipe.send(to, BODY, correlation_id="order-7")
+    inbox = pipe.inbox(to)
+    for times in (1, 2, 3):
+        inbox.settle(receive(inbox)[0], Reschedule(0.0, "busy"))
+        assert pipe.count(to.queue) == 1
+        if times == 3:
+            [received] = receive(inbox)
+            delivery = received.delivery
+            assert (delivery.message_id, delivery.reschedules) == (f"{sent}~r3", 3)
+            assert (delivery.body, delivery.correlation_id, delivery.delivery_count) == (BODY, "order-7", 1)
+
+
+def test_rescheduled_waits_for_its_delay(pipe: Pipe) -> None:
+    """A copy with a delay is there, hidden, and comes when the delay is over."""
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY)
+    inbox = pipe.inbox(to)
+    [received] = receive(inbox)
+    started = time.monotonic()
+    inbox.settle(received, Reschedule(1.5, "busy"))
+    assert pipe.count(to.queue) == 1
+    receive(inbox)
+    assert time.monotonic() - started > 1.4
+
+
+def test_given_back_comes_again_at_once(pipe: Pipe) -> None:
+    """A message given back is delivered again before its lock would have ended, and the delivery counted."""
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY)
+    inbox = pipe.inbox(to)
+    [received] = receive(inbox)
+    inbox.give_back(received)
+    started = time.monotonic()
+    [again] = receive(inbox)
+    assert time.monotonic() - started < LOCK - 1
+    assert again.delivery.delivery_count == 2
+
+
+def test_a_receiver_that_dies_loses_nothing(pipe: Pipe) -> None:
+    """A message nobody settled is delivered again when its lock has ended, with the next number."""
+    to = make_handler(pipe.queue())
+    [sent] = pipe.send(to, BODY)
+    receive(pipe.inbox(to))
+    [again] = receive(pipe.inbox(to), patience=LOCK + 12)
+    assert (again.delivery.message_id, again.delivery.delivery_count) == (sent, 2)
+
+
+def test_renewed_stays_hidden(pipe: Pipe) -> None:
+    """Renewed in time, a message stays with its receiver for twice its lock, and can be settled then."""
+    to = make_handler(pipe.queue())
+    inbox, other = pipe.inbox(to), pipe.inbox(to)
+    assert none_come(other)  # which opens it
+    pipe.send(to, BODY)
+    [received] = receive(inbox)
+    until = time.monotonic() + 2 * LOCK
+    while time.monotonic() < until:
+        renewed = inbox.renew(received)
+        assert renewed is not None
+        received = renewed
+        assert none_come(other, min(received.renew_in, 1.0))
+    inbox.settle(received, Complete())
+    assert pipe.count(to.queue) == 0
+
+
+def test_renewing_what_is_lost_says_so(pipe: Pipe) -> None:
+    """When somebody else has the message by now, renewing gives None and settling leaves it to them."""
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY)
+    inbox, other = pipe.inbox(to), pipe.inbox(to)
+    [received] = receive(inbox)
+    [theirs] = receive(other, patience=LOCK + 12)
+    assert inbox.renew(received) is None
+    _settled_or_refused(inbox, received)
+    assert pipe.count(to.queue) == 1
+    other.settle(theirs, Complete())
+    assert pipe.count(to.queue) == 0
+
+
+def _settled_or_refused(inbox: Any, received: Any) -> None:
+    """Service Bus refuses it; a Storage queue cannot tell it from a message that is deleted already."""
+    try:
+        inbox.settle(received, Complete())
+    except TransportError:
+        return
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------
+
+
+def _put_aside(pipe: Pipe, count: int) -> Any:
+    to = make_handler(pipe.queue())
+    pipe.send(to, *[json.dumps({"id": n}).encode() for n in range(count)])
+    inbox = pipe.inbox(to)
+    for received in receive(inbox, count):
+        inbox.settle(received, DeadLetter("Failed", "no such address"))
+    return to
+
+
+def test_peeking_at_dead_letters_changes_nothing(pipe: Pipe) -> None:
+    """They can be looked at again and again, as many as asked for."""
+    to = _put_aside(pipe, 3)
+    letters = pipe.dead_letters(to)
+    assert len(letters.peek(2)) == 2
+    assert sorted(d.delivery.body for d in letters.peek(32)) == [b'{"id": 0}', b'{"id": 1}', b'{"id": 2}']
+    assert pipe.dead_count(to.queue) == 3
+
+
+def test_taken_dead_letters_are_removed_or_put_back(pipe: Pipe) -> None:
+    """Taken ones are hidden from others; removed is gone, put back is there again, at once."""
+    to = _put_aside(pipe, 3)
+    letters = pipe.dead_letters(to)
+    taken = letters.take(2)
+    while len(taken) < 2:
+        taken += letters.take(2 - len(taken))
+    letters.remove(taken[0])
+    letters.put_back(taken[1])
+    assert pipe.dead_count(to.queue) == 2
+    remaining = {d.delivery.body for d in letters.take(10)}
+    while len(remaining) < 2:
+        remaining |= {d.delivery.body for d in letters.take(10)}
+    assert taken[0].delivery.body not in remaining
+    assert taken[1].delivery.body in remaining
+
+
+def test_no_dead_letters_is_an_empty_list(pipe: Pipe) -> None:
+    """A queue that never had any, or does not exist yet, has none."""
+    to = make_handler(pipe.queue())
+    letters = pipe.dead_letters(to)
+    assert letters.peek(10) == []
+    assert letters.take(10) == []
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["storage", "servicebus"])
+def nobody(request: pytest.FixtureRequest) -> Any:
+    """Each transport, with nobody at the other end."""
+    if request.param == "servicebus":
+        closed = (
+            "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
+        )
+        return ServiceBusTransport(ServiceBusConnection(closed))
+    key = base64.b64encode(b"key").decode()
+    services = "".join(
+        f"{s}Endpoint=http://127.0.0.1:9/devstoreaccount1;" for s in ("Blob", "Queue", "Table")
+    )
+    text = f"AccountName=devstoreaccount1;AccountKey={key};{services}"
+    return StorageTransport(StorageConnection(text), LOCK)
+
+
+def test_a_broker_out_of_reach_is_one_kind_of_error_and_soon(nobody: Any) -> None:
+    """Sending, receiving and looking at dead letters end in TransportError within ten seconds each."""
+    to = make_handler("invoices")
+    calls = (
+        (nobody.sender(), lambda part: part.send("invoices", [Outgoing(BODY, "1")])),
+        (nobody.inbox(to), lambda part: part.receive(1, 1.0)),
+        (nobody.dead_letters(to), lambda part: part.peek(1)),
+        (nobody.dead_letters(to), lambda part: part.take(1)),
+    )
+    for part, call in calls:
+        started = time.monotonic()
+        with pytest.raises(TransportError, match="invoices"):
+            call(part)
+        assert time.monotonic() - started < 10
+        part.close()
+        part.close()
+
+
+def test_a_service_bus_that_was_away_is_found_again(bus_pipe: BusPipe) -> None:
+    """Sender, inbox and dead letters work on after their connections broke, with the messages they had."""
+    to = make_handler(bus_pipe.queue())
+    bus_pipe.send(to, BODY, BODY)
+    inbox = bus_pipe.inbox(to)
+    received = receive(inbox, 2)
+    bus_pipe.broker.cut()
+    inbox.settle(received[0], Complete())
+    bus_pipe.broker.cut()
+    inbox.settle(received[1], DeadLetter("Failed", "why"))
+    bus_pipe.broker.cut()
+    bus_pipe.send(to, b"later")
+    with contextlib.suppress(TransportError):  # a receive of a second may be too short for opening anew
+        receive(inbox)
+    assert [r.delivery.body for r in receive(inbox)] == [b"later"]
+    assert bus_pipe.dead_count(to.queue) == 1
+
+
+def test_a_service_bus_copy_is_sent_before_the_message_is_completed(bus_pipe: BusPipe) -> None:
+    """When completing fails after the copy was sent, both are there; when sending fails, the message is."""
+    to = make_handler(bus_pipe.queue())
+    bus_pipe.send(to, BODY)
+    inbox = bus_pipe.inbox(to)
+    [received] = receive(inbox)
+    bus_pipe.broker.fault("busy", "complete", entity=to.queue, count=10)
+    with pytest.raises(TransportError, match="completing"):
+        inbox.settle(received, Reschedule(0.0, "busy"))
+    bus_pipe.broker.clear_faults()
+    assert bus_pipe.count(to.queue) == 2
+    found = {r.delivery.message_id: r for r in receive(inbox, 2, patience=LOCK + 12)}
+    bus_pipe.broker.fault("busy", "send", entity=to.queue, count=10)
+    with pytest.raises(TransportError, match="sending"):
+        inbox.settle(next(iter(found.values())), Reschedule(0.0, "busy"))
+    assert bus_pipe.count(to.queue) == 2
+
+
+def test_a_storage_copy_is_sent_before_the_message_is_deleted(proxy: StorageProxy) -> None:
+    """When deleting fails after the copy was sent, both are there; when sending fails, the message is."""
+    pipe = StoragePipe(proxy.connection_string)
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY)
+    inbox = pipe.inbox(to)
+    [received] = receive(inbox)
+    proxy.queue.inject(BUSY, "^DELETE")
+    with pytest.raises(TransportError, match="deleting"):
+        inbox.settle(received, Reschedule(30.0, "busy"))
+    assert pipe.count(to.queue) == 2
+    proxy.queue.inject(DROP_REQUEST, "^POST")
+    with pytest.raises(TransportError, match="sending"):
+        inbox.settle(received, Reschedule(0.0, "busy"))
+    assert pipe.count(to.queue) == 2
+    pipe.close()
+
+
+def test_a_lost_reply_to_a_deletion_is_an_error_that_loses_nothing(proxy: StorageProxy) -> None:
+    """Deleted, and never answered: the consumer hears that it comes again, and it simply does not."""
+    pipe = StoragePipe(proxy.connection_string)
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY)
+    inbox = pipe.inbox(to)
+    [received] = receive(inbox)
+    proxy.queue.inject(DROP_REPLY, "^DELETE")
+    with pytest.raises(TransportError):
+        inbox.settle(received, Complete())
+    assert pipe.count(to.queue) == 0
+    inbox.settle(received, Complete())  # gone already is what was wanted
+    pipe.close()
+
+
+def test_a_storage_queue_holds_back_for_a_week_at_most(storage_pipe: StoragePipe) -> None:
+    """A later time is refused with the remedy, rather than delivered too early."""
+    to = make_handler(storage_pipe.queue())
+    with pytest.raises(TransportError, match=r"7 days at most.*use Service Bus"):
+        storage_pipe.send(to, BODY, at=datetime.now(UTC) + timedelta(days=8))
+
+
+# -- messages of others on Storage queues ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ('{"id": 1}', b'{"id": 1}'),
+        (base64.b64encode(b'{"id": 1}').decode(), b'{"id": 1}'),
+        (base64.b64encode(b'{\n  "id": 1\n}').decode(), b'{\n  "id": 1\n}'),
+        ("1234", b"1234"),
+        ("true", b"true"),
+        ("hello world", b"hello world"),
+        ('{"runonce": 2}', b'{"runonce": 2}'),
+        ('{"runonce": 1, "id": 7, "body": "x"}', b'{"runonce": 1, "id": 7, "body": "x"}'),
+        (
+            '{"runonce": 1, "id": "a", "correlation_id": "", "reschedules": 0, "body64": "!"}',
+            b'{"runonce": 1, "id": "a", "correlation_id": "", "reschedules": 0, "body64": "!"}',
+        ),
+        ('{"runonce": ' + "[" * 20_000, b'{"runonce": ' + b"[" * 20_000),
+    ],
+    ids=["json", "base64", "base64-lines", "digits", "word", "text", "mark", "types", "bad-base64", "deep"],
+)
+def test_what_others_send_is_taken_as_it_is(storage_pipe: StoragePipe, text: str, body: bytes) -> None:
+    """Plain or in Base64, and even if it looks like the toolkit's envelope: the body is what was meant."""
+    to = make_handler(storage_pipe.queue())
+    with storage_pipe.client(to.queue) as client:
+        client.create_queue()
+        sent = client.send_message(text)
+    [received] = receive(storage_pipe.inbox(to))
+    assert (received.delivery.body, received.delivery.message_id) == (body, sent.id)
+
+
+def test_what_the_toolkit_sends_is_base64_for_the_functions_host(storage_pipe: StoragePipe) -> None:
+    """The raw text decodes to an envelope; the Functions host would put anything else into the poison queue."""
+    to = make_handler(storage_pipe.queue())
+    storage_pipe.send(to, BODY)
+    with storage_pipe.client(to.queue) as client:
+        [raw] = client.peek_messages()
+    envelope = json.loads(base64.b64decode(raw.content, validate=True))
+    assert (envelope["runonce"], envelope["body"]) == (1, BODY.decode())
+
+
+def test_a_foreign_message_keeps_its_body_through_copies_and_dead_letters(storage_pipe: StoragePipe) -> None:
+    """Once it has been sent back it has an envelope, with its own body and the id the queue gave it."""
+    to = make_handler(storage_pipe.queue())
+    with storage_pipe.client(to.queue) as client:
+        client.create_queue()
+        sent = client.send_message("<order/>")
+    inbox = storage_pipe.inbox(to)
+    inbox.settle(receive(inbox)[0], Reschedule(0.0, "busy"))
+    [copy] = receive(inbox)
+    assert (copy.delivery.body, copy.delivery.message_id) == (b"<order/>", f"{sent.id}~r1")
+    inbox.settle(copy, DeadLetter("NotJson", "it is XML"))
+    [dead] = storage_pipe.dead_letters(to).peek(1)
+    assert (dead.delivery.body, dead.reason) == (b"<order/>", "NotJson")
+
+
+def test_what_the_functions_host_put_aside_has_no_reason(storage_pipe: StoragePipe) -> None:
+    """Its copy in the poison queue is the body alone; it is shown as what it is."""
+    to = make_handler(storage_pipe.queue())
+    with storage_pipe.client(f"{to.queue}-poison") as client:
+        client.create_queue()
+        client.send_message(wrap(Outgoing(BODY, "m-1")))
+        client.send_message("plain")
+    ours, plain = storage_pipe.dead_letters(to).peek(10)
+    assert (ours.delivery.body, ours.delivery.message_id, ours.reason) == (BODY, "m-1", "")
+    assert (plain.delivery.body, plain.reason) == (b"plain", "")
+    assert "Functions host" in plain.description
+
+
+# -- Service Bus alone -------------------------------------------------------------------------------------------
+
+
+def test_application_properties_arrive_and_survive_a_copy(bus_pipe: BusPipe, bus: Bus) -> None:
+    """What others set as properties is there, on the copy too; the toolkit's own are not among them."""
+    to = make_handler(bus_pipe.queue())
+    bus.sender(to.queue).send_messages(
+        ServiceBusMessage(BODY, message_id="m-1", application_properties={"tenant": "a", b"n": 3})
+    )
+    inbox = bus_pipe.inbox(to)
+    [received] = receive(inbox)
+    assert received.delivery.properties == {"tenant": "a", "n": 3}
+    inbox.settle(received, Reschedule(0.0, "busy"))
+    [copy] = receive(inbox)
+    assert copy.delivery.properties == {"tenant": "a", "n": 3}
+    assert copy.delivery.reschedules == 1
+
+
+def test_bodies_that_are_not_bytes_are_delivered_as_their_text(bus_pipe: BusPipe, bus: Bus) -> None:
+    """An AMQP value, and a message without an id, are no reason for the consumer to fail."""
+    to = make_handler(bus_pipe.queue())
+    value = AmqpAnnotatedMessage(value_body={"id": 1})
+    assert value.body_type == AmqpMessageBodyType.VALUE
+    bus.sender(to.queue).send_messages(value)
+    bus.sender(to.queue).send_messages(AmqpAnnotatedMessage(data_body=[b"two ", b"parts"]))
+    bus.sender(to.queue).send_messages(
+        ServiceBusMessage(BODY, application_properties={"runonce-reschedules": "many"})
+    )
+    found = [r.delivery for r in receive(bus_pipe.inbox(to), 3)]
+    assert b"id" in found[0].body
+    assert found[1].body == b"two parts"
+    assert [d.message_id for d in found[:2]] == ["", ""]
+    assert [d.reschedules for d in found] == [0, 0, 0]
+
+
+def test_an_entity_that_does_not_exist_is_an_error_that_names_it(bus_pipe: BusPipe) -> None:
+    """A queue nobody made: sending and receiving say which."""
+    to = make_handler("no-such-queue")
+    with pytest.raises(TransportError, match="no-such-queue"):
+        bus_pipe.inbox(to).receive(1, 1.0)
+    with pytest.raises(TransportError, match="no-such-queue"):
+        bus_pipe.send(to, BODY)
+
+
+def _subscriber(topic: str, subscription: str) -> Any:
+    def handle(message: Any) -> None:
+        """Do nothing."""
+
+    return handler(topic=topic, subscription=subscription, key="id")(handle)
+
+
+def test_each_subscription_has_its_own_copy(bus_pipe: BusPipe) -> None:
+    """What one completes or puts aside, the other still gets, and dead letters belong to one of them."""
+    billing, shipping = _subscriber("events", "billing"), _subscriber("events", "shipping")
+    bus_pipe.send(billing, BODY)
+    inbox, other = bus_pipe.inbox(billing), bus_pipe.inbox(shipping)
+    inbox.settle(receive(inbox)[0], DeadLetter("Failed", "why"))
+    assert bus_pipe.count("events/billing") == 0
+    assert [d.reason for d in bus_pipe.dead_letters(billing).peek(5)] == ["Failed"]
+    assert bus_pipe.dead_letters(shipping).peek(5) == []
+    other.settle(receive(other)[0], Complete())
+    assert bus_pipe.count("events/shipping") == 0
+
+
+def test_a_subscriptions_copy_is_for_that_subscription_alone(bus_pipe: BusPipe, azurite: str) -> None:
+    """A copy and a replay go through the topic to all subscriptions; the others drop them without running."""
+    ran: list[str] = []
+
+    def handle(message: Any) -> None:
+        ran.append(f"{message.handler} {message.key}")
+
+    billing, shipping = (
+        handler(topic="orders", subscription=name, key="id", name=name)(handle)
+        for name in ("billing", "shipping")
+    )
+    clock = ManualClock()
+    stores = memory_stores(clock)
+    deliverer = Deliverer(stores, bus_pipe.sender, fresh_settings(azurite), clock, host="test")
+    bus_pipe.send(billing, BODY)
+    inbox, other = bus_pipe.inbox(billing), bus_pipe.inbox(shipping)
+    inbox.settle(receive(inbox)[0], Reschedule(0.0, "the claim table is out of reach"))
+    first, copy = receive(other, 2)
+    assert (first.delivery.only_for, copy.delivery.only_for) == ("", "billing")
+    assert deliverer.deliver(shipping, copy.delivery) == Complete(duplicate=True)
+    assert ran == []
+    [mine] = receive(inbox)
+    assert deliverer.deliver(billing, mine.delivery) == Complete()
+    assert ran == ["billing 1"]
+    inbox.settle(mine, DeadLetter("Failed", "as if"))
+    for received in (first, copy):
+        other.settle(received, Complete())
+    letters = bus_pipe.dead_letters(billing)
+    [dead] = letters.take(1)
+    with pytest.raises(StoreError, match="is done since"):
+        replay(deliverer.own, bus_pipe.sender, billing, letters, dead)

@@ -1,0 +1,255 @@
+"""The app through the production Functions worker: indexing, every function, and what goes wrong in jobs."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from runonce.claim import Ownership, read_run
+from runonce.clock import SystemClock
+from runonce.records import decode_job, job_key, key_range, to_text
+from runonce.stores.azure import azure_stores
+from tests.support.functions_app import ROOT, environment, make_app
+from tests.support.functions_worker import AppRefusedError, FunctionsHost, queue, timer
+from tests.support.namespaces import fresh_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from runonce.settings import Settings
+    from runonce.stores.protocols import Stores
+
+JOBS = {
+    "good.py": """
+import logging, sys
+from runonce import Run, scheduled
+
+@scheduled("* * * * * *")
+def every_second(run: Run) -> None:
+    run.log.info("at work, 100%%")
+    run.ledger.record(str(run.fire_time))
+
+@scheduled("* * * * * *")
+async def every_second_async(run: Run) -> None:
+    run.log.info("at work too")
+
+@scheduled("0 0 0 29 2 *", time_zone="America/New_York")
+def leap_day(run: Run) -> None:
+    raise AssertionError("it is not due")
+""",
+    "bad.py": """
+import sys
+from runonce import Run, scheduled
+
+@scheduled("* * * * * *")
+def failing(run: Run) -> None:
+    raise ValueError("no such customer")
+
+@scheduled("* * * * * *")
+def exiting(run: Run) -> None:
+    sys.exit(3)
+""",
+    "broken.py": "import no_such_module\n",
+    "messages.py": """
+from runonce import Message, PermanentError, handler
+
+@handler(queue="functions-{unique}", key="id", retries=1, retry_delay=1)
+def take(message: Message) -> None:
+    message.log.info("taken")
+    if message.json.get("fail"):
+        raise PermanentError("no such address")
+
+@handler(queue="functions-async-{unique}", key="id")
+async def take_async(message: Message) -> None:
+    message.log.info("taken too")
+""",
+}
+
+
+def own(settings: Settings, stores: Stores) -> Ownership:
+    """The same storage, seen from the test."""
+    return Ownership(stores.runs, settings.namespace, SystemClock(), "test")
+
+
+@pytest.fixture(scope="module")
+def module_settings(azurite: str) -> Settings:
+    """One namespace for the module's one worker."""
+    return fresh_settings(azurite)
+
+
+@pytest.fixture(scope="module")
+def host(module_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FunctionsHost]:
+    """The app in one worker for the whole module."""
+    unique = module_settings.namespace
+    files = {name: text.replace("{unique}", unique) for name, text in JOBS.items()}
+    app = make_app(tmp_path_factory.mktemp("functions") / "app", files)
+    with FunctionsHost(app, env=environment(module_settings)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stores(module_settings: Settings) -> Stores:
+    return azure_stores(module_settings)
+
+
+def last_run(settings: Settings, stores: Stores, name: str) -> Any:
+    row = stores.runs.get(settings.namespace, job_key(name))
+    assert row is not None
+    job = decode_job(row)
+    assert job.last_fire_time is not None
+    found = read_run(own(settings, stores), name, job.last_fire_time)
+    assert found is not None
+    return found[0]
+
+
+def test_every_job_handler_and_internal_function_is_indexed(
+    host: FunctionsHost, module_settings: Settings
+) -> None:
+    """The worker finds a timer for each scheduled job, a trigger for each handler, recovery and requests."""
+    bindings = {name: f.trigger for name, f in host.functions.items()}
+    assert set(bindings) == {
+        "every_second",
+        "every_second_async",
+        "leap_day",
+        "failing",
+        "exiting",
+        "take",
+        "take_async",
+        "runonce_purge",
+        "runonce_recovery",
+        "runonce_requests",
+    }
+    assert bindings["every_second"]["schedule"] == "* * * * * *"
+    assert bindings["leap_day"]["schedule"] == "0 0 5 29 2 *"  # New York's midnight in February, in UTC
+    assert bindings["runonce_recovery"]["schedule"] == "0 * * * * *"
+    assert bindings["runonce_requests"]["queueName"] == module_settings.request_queue
+    assert bindings["runonce_requests"]["connection"] == "AzureWebJobsStorage"
+    assert bindings["take"]["type"] == "queueTrigger"
+
+
+def test_a_tick_that_is_due_runs_the_job_and_its_log_lines_carry_the_invocation(
+    host: FunctionsHost, module_settings: Settings, stores: Stores
+) -> None:
+    """A due timer tick runs the job once, records it, and the host can attribute what it logged."""
+    done = host.invoke("every_second", timer())
+    assert done.success
+    assert done.said("at work, 100%")
+    run = last_run(module_settings, stores, "every_second")
+    assert (run.outcome, run.attempt, run.by) == ("succeeded", 1, "timer")
+
+
+def test_an_async_job_runs_on_the_workers_loop(
+    host: FunctionsHost, module_settings: Settings, stores: Stores
+) -> None:
+    """An async job is run, recorded and its lines are attributed."""
+    done = host.invoke("every_second_async", timer())
+    assert done.success
+    assert done.said("at work too")
+    assert last_run(module_settings, stores, "every_second_async").outcome == "succeeded"
+
+
+def test_a_tick_that_is_not_due_does_nothing(
+    host: FunctionsHost, module_settings: Settings, stores: Stores
+) -> None:
+    """A superset timer's tick at another time returns success and leaves no trace of the job."""
+    assert host.invoke("leap_day", timer()).success
+    jobs = [row.key for row in stores.runs.scan(module_settings.namespace, *key_range("job"))]
+    assert job_key("leap_day") not in jobs
+
+
+def test_a_failed_job_is_a_failed_invocation(
+    host: FunctionsHost, module_settings: Settings, stores: Stores
+) -> None:
+    """The host sees the failure with the job's own words, and the record has them too."""
+    done = host.invoke("failing", timer())
+    assert not done.success
+    assert "no such customer" in done.exception
+    run = last_run(module_settings, stores, "failing")
+    assert run.outcome == "failed"
+    assert "no such customer" in run.reason
+
+
+def test_a_job_that_calls_sys_exit_is_answered(host: FunctionsHost) -> None:
+    """SystemExit in a job is a failed invocation; left alone it would never be answered."""
+    done = host.invoke("exiting", timer(), timeout=20)
+    assert not done.success
+    assert "SystemExit" in done.exception
+
+
+def test_a_request_runs_its_fire_time(host: FunctionsHost, module_settings: Settings, stores: Stores) -> None:
+    """A message of the internal queue runs the fire time it names, which no timer of now would."""
+    fire_time = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+    body = json.dumps({"job": "every_second", "fire_time": to_text(fire_time), "why": "asked"})
+    done = host.invoke("runonce_requests", queue(body))
+    assert done.success
+    found = read_run(own(module_settings, stores), "every_second", fire_time)
+    assert found is not None
+    assert (found[0].outcome, found[0].by) == ("succeeded", "request")
+
+
+def test_a_malformed_request_is_logged_and_dropped(host: FunctionsHost) -> None:
+    """A message that is no request ends in success, with one line that says what it should be."""
+    done = host.invoke("runonce_requests", queue("run it all again"))
+    assert done.success
+    assert done.said("is no request")
+
+
+def test_recovery_runs_and_names_the_broken_file(host: FunctionsHost) -> None:
+    """The recovery timer works, and says every time which job file is left out."""
+    done = host.invoke("runonce_recovery", timer())
+    assert done.success
+    assert done.said("broken.py")
+    assert done.said("no_such_module")
+
+
+def test_a_message_is_handled_once(host: FunctionsHost) -> None:
+    """A message delivered twice is handled once, and both deliveries complete."""
+    first = host.invoke("take", queue('{"id": 1}'))
+    again = host.invoke("take", queue('{"id": 1}', dequeue_count=2))
+    assert first.success
+    assert first.said("taken")
+    assert again.success
+    assert not again.said("taken")
+
+
+def test_an_async_handler_takes_messages(host: FunctionsHost) -> None:
+    """An async handler is run and completes."""
+    done = host.invoke("take_async", queue('{"id": 1}'))
+    assert done.success
+    assert done.said("taken too")
+
+
+def test_a_message_that_cannot_be_handled_fails_its_delivery(host: FunctionsHost) -> None:
+    """A permanent failure raises at each delivery, so that the broker puts the message aside."""
+    first = host.invoke("take", queue('{"id": 2, "fail": true}'))
+    again = host.invoke("take", queue('{"id": 2, "fail": true}', dequeue_count=2))
+    keyless = host.invoke("take", queue('{"ID": 3}'))
+    assert not first.success
+    assert "no such address" in first.exception
+    assert not again.success
+    assert not again.said("taken")
+    assert not keyless.success
+    assert "no field 'id'" in keyless.exception
+
+
+def test_the_shipped_app_starts_as_a_placeholder_does(settings: Settings) -> None:
+    """The repository's own app is indexed by a worker that was waiting in another folder."""
+    env = environment(settings)
+    with FunctionsHost(ROOT, env=env, placeholder=True) as shipped:
+        assert {"invoice_run", "nightly_report", "runonce_recovery", "runonce_requests"} <= set(
+            shipped.functions
+        )
+
+
+def test_a_missing_setting_is_named_when_the_app_does_not_start(tmp_path: Path) -> None:
+    """Without storage the app is refused with the variable and the remedy, not with a traceback's last line."""
+    app = make_app(tmp_path / "app", {"good.py": JOBS["good.py"]})
+    with (
+        pytest.raises(AppRefusedError, match="RUNONCE_STORAGE is not set"),
+        FunctionsHost(app, env={}),
+    ):
+        pass

@@ -1,0 +1,217 @@
+"""Service Bus handlers through the production Functions worker: indexing, and what each outcome does to the broker."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from runonce.clock import SystemClock
+from runonce.messages.deliver import Deliverer
+from runonce.messages.effects import read_effects
+from runonce.messages.message import Delivery
+from runonce.messages.rows import State, decode_message, place
+from runonce.stores.azure import azure_stores
+from runonce.testing import MemorySender
+from servicebus.launcher import Queue, Topic
+from tests.conftest import Calls
+from tests.support.functions_app import environment, make_app
+from tests.support.functions_worker import FunctionsHost, Invocation, servicebus
+from tests.support.namespaces import fresh_settings
+from tests.support.service_bus import broker_fixture, sdk_forgets_sockets
+from tests.support.transports import BusPipe, make_handler, receive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runonce.messages.handler import Handler
+    from runonce.messages.rows import MessageRow
+    from runonce.settings import Settings
+    from runonce.stores.protocols import Stores
+    from servicebus.launcher import Broker
+
+pytestmark = sdk_forgets_sockets
+
+broker = broker_fixture(
+    Queue("invoices", lock=30), Queue("mails", lock=30), Topic("orders", ("billing", "shipping"))
+)
+HANDLERS = """
+from runonce import Message, PermanentError, handler
+
+@handler(queue="mails", key="id")
+def mail(message: Message) -> None:
+    pass
+
+@handler(queue="invoices", key="id", retries=1, retry_delay=1)
+def take(message: Message) -> None:
+    message.log.info("taking, delivery %d", message.delivery_count)
+    if message.json.get("fail") == "transient" and message.attempt == 1:
+        raise ConnectionError("the provider hung up")
+    if message.json.get("fail") == "permanent":
+        raise PermanentError("no such customer")
+    if message.json.get("mail"):
+        message.enqueue(mail, {"id": message.key})
+    message.commit({"taken": {"attempt": message.attempt, "tenant": message.properties.get("tenant", "")}})
+
+@handler(topic="orders", subscription="billing", key="id")
+async def bill(message: Message) -> None:
+    message.log.info("billing")
+"""
+
+
+@pytest.fixture(scope="module")
+def module_settings(azurite: str) -> Settings:
+    """One namespace for the module's one worker."""
+    return fresh_settings(azurite)
+
+
+@pytest.fixture(scope="module")
+def host(
+    module_settings: Settings, broker: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FunctionsHost]:
+    """The app in one worker for the whole module."""
+    app = make_app(tmp_path_factory.mktemp("functions") / "app", {"handlers.py": HANDLERS})
+    env = environment(module_settings) | {"RUNONCE_SERVICEBUS": broker.connection_string}
+    with FunctionsHost(app, env=env) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stores(module_settings: Settings) -> Stores:
+    return azure_stores(module_settings)
+
+
+@pytest.fixture
+def pipe(broker: Broker) -> Iterator[BusPipe]:
+    made = BusPipe(broker, ["invoices"])
+    yield made
+    made.close()
+
+
+def row_of(settings: Settings, stores: Stores, key: str, of: Handler | None = None) -> MessageRow:
+    handler = of or make_handler("invoices", name="take")
+    read = stores.claims.get(*place(settings.namespace, handler.entity, handler.name, key))
+    assert read is not None
+    return decode_message(read)
+
+
+def effects(settings: Settings, stores: Stores, key: str) -> list[Any]:
+    rows = read_effects(stores.claims, settings.namespace, "take")
+    return [row for row in rows if row["key"] == key]
+
+
+def deliver(host: FunctionsHost, body: dict[str, Any], count: int = 1, **more: Any) -> Invocation:
+    return host.invoke("take", servicebus(body, message_id=f"m-{body['id']}", delivery_count=count, **more))
+
+
+def test_each_handler_has_its_trigger(host: FunctionsHost) -> None:
+    """A queue's and a subscription's triggers are indexed with their names and the setting of the connection."""
+    take, bill = host.functions["take"].trigger, host.functions["bill"].trigger
+    assert (take["type"], take["queueName"], take["connection"]) == (
+        "serviceBusTrigger",
+        "invoices",
+        "RUNONCE_SERVICEBUS",
+    )
+    assert (bill["topicName"], bill["subscriptionName"], bill["connection"]) == (
+        "orders",
+        "billing",
+        "RUNONCE_SERVICEBUS",
+    )
+    assert "runonce_purge" in host.functions
+
+
+def test_a_duplicate_has_one_effect(host: FunctionsHost, module_settings: Settings, stores: Stores) -> None:
+    """Delivered twice as two messages of one key, and once more as a redelivery: one row, three completions."""
+    first = deliver(host, {"id": "dup"}, properties={"tenant": "acme"})
+    second = deliver(host, {"id": "dup"})
+    third = deliver(host, {"id": "dup"}, count=2)
+    assert [first.success, second.success, third.success] == [True, True, True]
+    assert [done.said("taking") for done in (first, second, third)] == [True, False, False]
+    [effect] = effects(module_settings, stores, "dup")
+    assert effect["tenant"] == "acme"
+
+
+def test_deliveries_count_from_one(host: FunctionsHost) -> None:
+    """The handler sees the number that the host sees: 1 on the first delivery."""
+    assert deliver(host, {"id": "count-1"}).said("taking, delivery 1")
+    assert deliver(host, {"id": "count-2"}, count=3).said("taking, delivery 3")
+
+
+def test_a_transient_error_sends_a_copy_and_the_invocation_succeeds(
+    host: FunctionsHost, module_settings: Settings, stores: Stores, pipe: BusPipe
+) -> None:
+    """The copy waits in the queue under a derived id; delivered in turn, it takes effect."""
+    done = deliver(host, {"id": "transient", "fail": "transient"}, CorrelationId="order-7")
+    assert done.success
+    assert row_of(module_settings, stores, "transient").state is State.RELEASED
+    [received] = receive(pipe.inbox(make_handler("invoices")))
+    copy = received.delivery
+    assert (copy.message_id, copy.reschedules, copy.correlation_id) == ("m-transient~r1", 1, "order-7")
+    again = host.invoke(
+        "take",
+        servicebus(
+            copy.body,
+            message_id=copy.message_id,
+            properties={"runonce-reschedules": 1, "runonce-sent-as": "m-transient"},
+        ),
+    )
+    assert again.success
+    [effect] = effects(module_settings, stores, "transient")
+    assert effect["attempt"] == 2
+
+
+def test_a_permanent_error_fails_each_delivery_at_the_cost_of_one_read(
+    host: FunctionsHost, module_settings: Settings, stores: Stores
+) -> None:
+    """The first delivery runs and raises; each further one raises at once, until the broker puts it aside."""
+    body = {"id": "permanent", "fail": "permanent"}
+    first = deliver(host, body)
+    assert (first.success, first.said("taking")) == (False, True)
+    assert "no such customer" in first.exception
+    before = row_of(module_settings, stores, "permanent")
+    for count in (2, 3, 4, 5):
+        again = deliver(host, body, count=count)
+        assert (again.success, again.said("taking")) == (False, False)
+        assert "no such customer" in again.exception
+    after = row_of(module_settings, stores, "permanent")
+    assert after == before
+    assert (after.state, after.attempt) == (State.FAILED, 1)
+
+
+def test_a_message_without_its_key_fails_with_the_remedy(host: FunctionsHost) -> None:
+    """It runs nothing, and says what to correct."""
+    done = host.invoke("take", servicebus({"ID": 1}))
+    assert not done.success
+    assert "MissingKey" in done.exception
+    assert "no field 'id'" in done.exception
+
+
+def test_follow_ups_go_out_with_the_record(host: FunctionsHost, pipe: BusPipe) -> None:
+    """A message to another handler's queue is there when the invocation has ended."""
+    assert deliver(host, {"id": "mailing", "mail": True}).success
+    [received] = receive(pipe.inbox(make_handler("mails")))
+    assert json.loads(received.delivery.body) == {"id": "mailing"}
+
+
+def test_a_subscriptions_copy_is_dropped_by_the_others(host: FunctionsHost) -> None:
+    """A copy for another subscription completes without running; its own runs."""
+    other = host.invoke("bill", servicebus({"id": 1}, properties={"runonce-only-for": "shipping"}))
+    own = host.invoke("bill", servicebus({"id": 1}, properties={"runonce-only-for": "billing"}))
+    assert (other.success, other.said("billing")) == (True, False)
+    assert (own.success, own.said("billing")) == (True, True)
+
+
+def test_a_redelivery_of_finished_work_reads_once(module_settings: Settings) -> None:
+    """Counted where the calls go out: two for a first delivery, one for the next."""
+    calls = Calls()
+    stores = azure_stores(module_settings, transport=calls)
+    deliverer = Deliverer(stores, MemorySender(), module_settings, SystemClock(), host="test")
+    handler = make_handler("counted")
+    deliverer.deliver(handler, Delivery(b'{"id": 0}', "m-0"))  # makes the table
+    calls.made.clear()
+    deliverer.deliver(handler, Delivery(b'{"id": 1}', "m-1"))
+    assert len(calls.made) == 2, calls.made
+    calls.made.clear()
+    deliverer.deliver(handler, Delivery(b'{"id": 1}', "m-1", 2))
+    assert len(calls.made) == 1, calls.made

@@ -1,0 +1,185 @@
+"""azure.yaml, the check before provisioning, and the workflows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.support.bicep import parse, text_of
+from tests.support.infrastructure import INFRA, ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+CHECK = INFRA / "hooks" / "check.py"
+
+
+@pytest.fixture(scope="module")
+def azure_yaml() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "azure.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The check, at work on a copy of what it reads."""
+    spec = importlib.util.spec_from_file_location("infra_check", CHECK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "infra").mkdir()
+    (tmp_path / "host.json").write_text((ROOT / "host.json").read_text())
+    manifest = json.loads((INFRA / "jobs.json").read_text())
+    (tmp_path / "infra" / "jobs.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "_manifest", list)
+    return module
+
+
+def change(check: ModuleType, kind: str, **values: Any) -> None:
+    file = check.ROOT / "infra" / "jobs.json"
+    manifest = json.loads(file.read_text())
+    manifest[kind][0].update(values)
+    file.write_text(json.dumps(manifest))
+
+
+# -- azure.yaml -------------------------------------------------------------------------------------------------
+
+
+def test_one_value_chooses_what_is_deployed(azure_yaml: dict[str, Any]) -> None:
+    """Both services are there, each under a condition that the check and the templates set from HOSTING_PATH."""
+    services = azure_yaml["services"]
+    assert (services["functions"]["host"], services["jobs"]["host"]) == ("function", "containerapp")
+    outputs = {
+        text_of(next(c for c in node.named_children if c.type == "identifier"))
+        for node in parse(INFRA / "main.bicep").named_children
+        if node.type == "output_declaration"
+    }
+    for name, service in services.items():
+        (condition,) = re.findall(r"^\$\{(\w+)\}$", service["condition"])
+        assert condition == f"DEPLOY_{name.upper()}"
+        assert condition in outputs
+        assert condition in CHECK.read_text()
+
+
+def test_the_jobs_module_and_the_dockerfile_are_there(azure_yaml: dict[str, Any]) -> None:
+    """What azure.yaml names exists: the module with its parameters, the Dockerfile, the hooks' script."""
+    jobs = azure_yaml["services"]["jobs"]
+    assert (INFRA / f"{jobs['module']}.bicep").is_file()
+    parameters = (INFRA / f"{jobs['module']}.parameters.json").read_text()
+    assert "${SERVICE_JOBS_IMAGE_NAME}" in parameters, "named after the service"
+    assert (ROOT / jobs["docker"]["path"]).is_file()
+    for hook in azure_yaml["hooks"].values():
+        for system in ("posix", "windows"):
+            assert (ROOT / hook[system]["run"].split()[-1]).is_file()
+
+
+# -- the check before provisioning ------------------------------------------------------------------------------
+
+
+def test_all_is_well_as_it_is(check: ModuleType) -> None:
+    """The repository passes its own check, on each path."""
+    for path in ("", "functions", "jobs", "both"):
+        assert check.problems({"HOSTING_PATH": path, "AZURE_ENV_NAME": "shop-test"}) == []
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"HOSTING_PATH": "function"}, "HOSTING_PATH='function' is not one of functions, jobs, both"),
+        ({"RUNONCE_NAMESPACE": "Shop"}, "'Shop' is not 3 to 40 lower-case letters"),
+        ({"AZURE_ENV_NAME": "a" * 40}, "choose another environment name"),
+        ({"AZURE_ENV_NAME": "shop--x"}, "'runonce-shop--x'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_remedy(check: ModuleType, env: dict[str, str], said: str) -> None:
+    """A path or a namespace that cannot work is refused before anything is made, with what to do."""
+    (problem,) = check.problems(env)
+    assert said in problem
+
+
+def test_a_job_that_container_apps_cannot_take_is_refused_there_only(check: ModuleType) -> None:
+    """With Container Apps alone a refused schedule would never run, so it stands against provisioning."""
+    change(check, "jobs", container_apps_cron="", container_apps_refusal="Job 'x': use second 0.")
+    assert "Job 'x': use second 0." in check.problems({"HOSTING_PATH": "jobs"})[0]
+    assert check.problems({"HOSTING_PATH": "both"}) == []
+
+
+def test_what_may_be_meant_is_a_warning(check: ModuleType) -> None:
+    """A time limit beyond the Functions host's own is told, and does not matter on Container Apps alone."""
+    change(check, "jobs", name="slow", max_runtime=7200)
+    change(check, "handlers", name="slow_handler", max_runtime=7200)
+    said = "\n".join(check.warnings({"HOSTING_PATH": "both"}))
+    assert "slow may take 7200 s" in said
+    assert "slow_handler may take 7200 s" in said
+    assert check.warnings({"HOSTING_PATH": "jobs"}) == []
+
+
+def test_azd_is_told_what_to_deploy(check: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check sets the conditions of azure.yaml from the one value that was chosen."""
+    told: list[list[str]] = []
+    monkeypatch.setattr(check.shutil, "which", lambda _: "azd")
+    monkeypatch.setattr(check.subprocess, "run", lambda command, **_: told.append(command))
+    check.tell_azd({"HOSTING_PATH": "both", "AZURE_ENV_NAME": "shop"})
+    check.tell_azd({"AZURE_ENV_NAME": "shop"})
+    assert [command[3:5] for command in told] == [
+        ["DEPLOY_FUNCTIONS", "true"],
+        ["DEPLOY_JOBS", "true"],
+        ["DEPLOY_FUNCTIONS", "true"],
+        ["DEPLOY_JOBS", "false"],
+    ]
+
+
+def test_it_runs_as_azd_runs_it() -> None:
+    """Started as a script it checks the manifest against the code, and ends with 0 or with 1 and the reason."""
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AZURE", "RUNONCE", "HOSTING"))
+    }
+    good = subprocess.run([sys.executable, CHECK], env=env, capture_output=True, text=True, check=False)
+    assert good.returncode == 0, good.stderr
+    bad = subprocess.run(
+        [sys.executable, CHECK], env={**env, "HOSTING_PATH": "x"}, capture_output=True, text=True, check=False
+    )
+    assert (bad.returncode, "azd env set HOSTING_PATH" in bad.stderr) == (1, True)
+
+
+# -- workflows and the development container --------------------------------------------------------------------
+
+
+def test_the_workflows_keep_no_secret() -> None:
+    """Deploying signs in by OIDC; no workflow reads a secret, and a fork without variables deploys nothing."""
+    folder = ROOT / ".github" / "workflows"
+    for file in folder.glob("*.yml"):
+        assert "secrets." not in file.read_text()
+    deploying = yaml.safe_load((folder / "azure-dev.yml").read_text())
+    assert deploying["permissions"]["id-token"] == "write"
+    assert deploying["jobs"]["deploy"]["if"] == "vars.AZURE_CLIENT_ID != ''"
+
+
+def test_ci_compiles_and_lints_both_templates() -> None:
+    """What nothing here can do, the compiler does in CI: both templates are built and linted."""
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert "az bicep build" in text
+    assert "az bicep lint" in text
+    for name in ("main", "jobs"):
+        assert f"infra/{name}.bicep" in text
+
+
+def test_the_development_container_has_the_tools() -> None:
+    """The container brings Python 3.13, Node for the emulator, and what deploying needs."""
+    made = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert ":3.13-" in made["image"]
+    features = " ".join(made["features"])
+    for tool in ("node", "azure-cli", "azd", "docker"):
+        assert tool in features

@@ -1,0 +1,147 @@
+"""Every setting the code reads is set where it is deployed and explained in docs/settings.md; and none besides."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import UserDict
+from typing import TYPE_CHECKING, Any
+
+from runonce.hosts.container_apps import fitted
+from runonce.settings import Settings
+from tests.support.infrastructure import ROOT, Infrastructure, environment_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FROM_THE_PLATFORM = {
+    "CONTAINER_APP_JOB_NAME",
+    "CONTAINER_APP_REPLICA_NAME",
+    "WEBSITE_SITE_NAME",
+    "WEBSITE_INSTANCE_ID",
+}
+ON_A_LAPTOP = {
+    "RUNONCE_STORAGE",
+    "RUNONCE_STORAGE__accountName",
+    "AzureWebJobsStorage",
+    "AzureWebJobsStorage__accountName",
+    "RUNONCE_SERVICEBUS",
+    "ServiceBusConnection",
+}
+"""Connection strings, and the short form that only public Azure has: never set where jobs are deployed."""
+READ_BY_THE_FUNCTIONS_HOST = {
+    "AzureWebJobsStorage__credential",
+    "ServiceBusConnection__credential",
+    "APPLICATIONINSIGHTS_CONNECTION_STRING",
+    "APPLICATIONINSIGHTS_AUTHENTICATION_STRING",
+}
+STORAGE = {"__blobServiceUri": "b", "__queueServiceUri": "q", "__tableServiceUri": "t"}
+
+
+class Recorded(UserDict[str, str]):
+    """An environment that remembers what it was asked for."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+def read_by_the_settings() -> set[str]:
+    """Every name that Settings.from_env asks for, with the toolkit's names and with the Functions host's."""
+    asked = set()
+    for storage, bus in (
+        ("RUNONCE_STORAGE", "RUNONCE_SERVICEBUS"),
+        ("AzureWebJobsStorage", "ServiceBusConnection"),
+    ):
+        uris = {storage + suffix: f"https://{service}.example" for suffix, service in STORAGE.items()}
+        env = Recorded({**uris, f"{bus}__fullyQualifiedNamespace": "host", "RUNONCE_NAMESPACE": "shop-test"})
+        fitted(Settings.from_env(env), env)
+        asked |= env.asked
+    return asked
+
+
+def read_in(file: Path) -> Iterator[str]:
+    """The names a file asks os.environ for, given as text or by a constant of the file."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    constants = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.environ.get", "os.getenv"):
+            argument = node.args[0]
+            yield argument.value if isinstance(argument, ast.Constant) else constants[ast.unparse(argument)]
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
+            yield ast.literal_eval(node.slice)
+
+
+def read_by_the_code() -> set[str]:
+    experiments = (
+        ROOT / "runonce" / "experiments"
+    )  # they start processes of their own, and are never deployed
+    files = [
+        file
+        for folder in ("runonce", "jobs")
+        for file in (ROOT / folder).rglob("*.py")
+        if experiments not in file.parents
+    ]
+    return read_by_the_settings() | {name for file in files for name in read_in(file)}
+
+
+def set_where_deployed(infra: Infrastructure) -> set[str]:
+    own = {
+        name: "x"
+        for name in read_by_the_code()
+        if not name.startswith(("RUNONCE", "Azure", "Service", "AZURE"))
+    }
+    own = {name: value for name, value in own.items() if name not in FROM_THE_PLATFORM}
+    functions = infra.main("both", appSettings=own).one("Microsoft.Web/sites/config").properties
+    jobs = infra.jobs(appSettings=own).of("Microsoft.App/jobs")
+    return {*functions, *(name for job in jobs for name in environment_of(job))}
+
+
+def test_every_setting_the_code_reads_is_set(sample: Infrastructure) -> None:
+    """What the code asks the environment for is set by the templates, or is the platform's or a laptop's."""
+    left = read_by_the_code() - set_where_deployed(sample) - FROM_THE_PLATFORM - ON_A_LAPTOP
+    assert not left
+
+
+def test_nothing_is_set_that_nobody_reads(sample: Infrastructure) -> None:
+    """What the templates set is read by the code, or by the Functions host."""
+    left = set_where_deployed(sample) - read_by_the_code() - READ_BY_THE_FUNCTIONS_HOST
+    assert not left
+
+
+def test_the_jobs_own_settings_are_passed_on() -> None:
+    """Each setting that a shipped job reads has its place in the parameter files."""
+    own = {name for file in (ROOT / "jobs").glob("*.py") for name in read_in(file)}
+    for file in ("main.parameters.json", "jobs.parameters.json"):
+        text = (ROOT / "infra" / file).read_text(encoding="utf-8")
+        assert own == set(re.findall(r'"([A-Z_]+)": "\$\{\1=\}"', text))
+
+
+def test_every_setting_is_explained(sample: Infrastructure) -> None:
+    """docs/settings.md has a row for each setting that is read or set, and for no other."""
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    rows = {
+        name
+        for row in re.findall(r"^\|([^|]+)\|", text, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    assert rows == read_by_the_code() | set_where_deployed(sample)
+
+
+def test_a_figure_of_the_platform_cannot_be_set_too_high() -> None:
+    """On Container Apps a longer grace time is cut to what the platform leaves; elsewhere it is not."""
+    env = {"RUNONCE_STORAGE": "UseDevelopmentStorage=true", "RUNONCE_SHUTDOWN_TIMEOUT": "45"}
+    settings = Settings.from_env(env)
+    assert fitted(settings, env).shutdown_timeout == 45
+    assert fitted(settings, {**env, "CONTAINER_APP_JOB_NAME": "caj-report"}).shutdown_timeout == 20

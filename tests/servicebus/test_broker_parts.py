@@ -1,0 +1,133 @@
+"""What the broker's modules do on their own: nothing here needs Proton or a running broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servicebus import launcher, values
+from servicebus.entities import Queue, Topic
+from servicebus.frames import FrameReader
+from servicebus.message import BATCH_FORMAT, Message, unbatch
+from tests.support import service_bus
+
+settings = {
+    "lock": st.sampled_from([0.5, 30.0, 60.0]),
+    "max_delivery": st.integers(1, 99),
+    "dedup": st.sampled_from([0.0, 600.0]),
+    "ttl": st.sampled_from([0.0, 3600.0]),
+    "dead_letter_expired": st.booleans(),
+}
+
+
+@given(st.fixed_dictionaries(settings))
+def test_a_queue_survives_its_command_line(chosen: dict[str, Any]) -> None:
+    """Parsing a queue's own arguments gives the same queue."""
+    queue = Queue("send-invoice", **chosen)
+    assert Queue.parse(queue.arguments[1]) == queue
+
+
+@given(st.fixed_dictionaries(settings), st.lists(st.sampled_from(["billing", "shipping"]), unique=True))
+def test_a_topic_survives_its_command_line(chosen: dict[str, Any], subscriptions: list[str]) -> None:
+    """Parsing a topic's own arguments gives the same topic."""
+    topic = Topic("orders", tuple(subscriptions), **chosen)
+    assert Topic.parse(topic.arguments[1]) == topic
+
+
+@given(st.text(max_size=400))
+def test_a_string_takes_as_many_bytes_as_it_says(text: str) -> None:
+    """The end of an encoded string is found, short or long."""
+    raw = values.string(text)
+    assert values.end_of(raw + b"rest", 0) == len(raw)
+
+
+@given(st.dictionaries(st.text(max_size=9), st.integers(-(2**31), 2**31 - 1), max_size=20))
+def test_a_map_is_read_back(entries: dict[str, int]) -> None:
+    """An encoded map is taken apart into the values that went in."""
+    raw = {values.string(key): values.int32(number) for key, number in entries.items()}
+    assert values.map_of(values.encode_map(raw)) == raw
+    assert [values.integer(number) for number in raw.values()] == list(entries.values())
+
+
+@given(st.binary(max_size=80))
+def test_garbage_is_no_message(raw: bytes) -> None:
+    """Whatever arrives, reading it as a message succeeds or raises one of two errors, and never hangs."""
+    for read in (Message.parse, unbatch):
+        try:
+            read(raw)
+        except (ValueError, IndexError):
+            continue
+
+
+def test_a_message_without_sections_gets_what_the_broker_adds() -> None:
+    """A bare body comes out with a header and annotations that say what the broker knows."""
+    message = Message.parse(b"\x00\x53\x75\xa0\x02hi")
+    message.sequence_number, message.delivery_count = 7, 2
+    again = Message.parse(message.encode(locked_until=5.0))
+    assert again.body == b"\x00\x53\x75\xa0\x02hi"
+    assert again.annotations[values.symbol("x-opt-sequence-number")] == values.long(7)
+    assert values.integer(again.header[4]) == 2
+
+
+def _transfer(
+    payload: bytes, message_format: int | None = None, *, more: bool = False, channel: int = 0
+) -> bytes:
+    fields = [
+        b"\x43",
+        b"\x43",
+        b"\xa0\x01t",
+        values.uint32(message_format) if message_format else values.NULL,
+    ]
+    fields += [values.NULL, b"\x41" if more else b"\x42"]
+    body = b"".join(fields)
+    performative = b"\x00\x53\x14\xc0" + bytes((len(body) + 1, len(fields))) + body
+    return (
+        (8 + len(performative) + len(payload)).to_bytes(4, "big")
+        + bytes((2, 0, 0, channel))
+        + performative
+        + payload
+    )
+
+
+STREAM = [
+    (b"AMQP\x00\x01\x00\x00" + b"\x00\x00\x00\x08\x02\x00\x00\x00" + _transfer(b"single"), 0),
+    (_transfer(b"ba", BATCH_FORMAT, more=True) + _transfer(b"t", more=True) + _transfer(b"ch"), BATCH_FORMAT),
+    (_transfer(b"next"), 0),
+    (_transfer(b"A", BATCH_FORMAT, more=True) + _transfer(b"b", channel=1), 0),
+    (_transfer(b"B"), BATCH_FORMAT),
+]
+
+
+@given(st.data())
+def test_frames_are_found_however_they_arrive(data: st.DataObject) -> None:
+    """Cut anywhere, the stream gives all its bytes in order, and each finished delivery its message-format."""
+    stream = b"".join(piece for piece, _ in STREAM)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=12)))
+    reader, got = FrameReader(), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        got += reader.feed(stream[start:end])
+    assert b"".join(piece.data for piece in got) == stream
+    finished = [
+        piece.message_format for piece in got if piece.data.endswith((b"single", b"ch", b"next", b"b", b"B"))
+    ]
+    assert finished == [message_format for _, message_format in STREAM]
+
+
+def test_what_is_no_amqp_is_refused() -> None:
+    """An HTTP request on the port is an error, not an endless wait for a huge frame."""
+    with pytest.raises(ValueError, match="a frame of"):
+        list(FrameReader().feed(b"GET / HTTP/1.1\r\n\r\n"))
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_a_missing_broker_skips_and_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
+) -> None:
+    """Where Proton is missing, tests are skipped with the remedy; in CI they fail with it."""
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(launcher, "available", lambda: False)
+    with pytest.raises(outcome, match=r"pip install -r servicebus/requirements\.txt"):
+        service_bus.require_broker()

@@ -1,0 +1,40 @@
+"""A Functions host for tests: it starts the production Python worker in a process that can be killed.
+
+What it proves: the app is indexed by the worker Azure runs, its metadata passes the host's rules, invocations
+make the round trip over gRPC, and what becomes of them when the process is killed or told to stop.
+What it does not run: the host itself, with its listeners, schedule parser, retries and settlement.
+
+    with FunctionsHost(app_dir, env={"AzureWebJobsStorage": connection_string}) as host:
+        assert host.invoke("nightly_report", timer()).success
+"""
+
+from .environment import worker_python
+from .host import (
+    AppRefusedError,
+    FunctionsHost,
+    Invocation,
+    Log,
+    NoResponseError,
+    PendingInvocation,
+    WorkerExitedError,
+)
+from .metadata import Function, InvalidMetadataError, validate
+from .triggers import Trigger, queue, servicebus, timer
+
+__all__ = [
+    "AppRefusedError",
+    "Function",
+    "FunctionsHost",
+    "InvalidMetadataError",
+    "Invocation",
+    "Log",
+    "NoResponseError",
+    "PendingInvocation",
+    "Trigger",
+    "WorkerExitedError",
+    "queue",
+    "servicebus",
+    "timer",
+    "validate",
+    "worker_python",
+]

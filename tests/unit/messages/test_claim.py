@@ -1,0 +1,500 @@
+"""Conditional transitions of a claim: races, lost replies, fencing, epochs, signs of life."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.faults import Boundary, Fault, PassingClock
+from support.messages import AFTER_CLAIM, KEY, LEASE, handling, ownership, raw_row, row_of
+
+from runonce.errors import (
+    AlreadyRecordedError,
+    Fenced,
+    InputError,
+    LeaseLost,
+    StoreError,
+    StoreUnavailableError,
+)
+from runonce.messages.claim import Delivered, MessageClaim, claim_message, result_text
+from runonce.messages.rows import MessageRow, State
+from runonce.messages.settle import Complete, DeadLetter, Reschedule
+from runonce.testing import Workbench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class World:
+    """A table, a clock on which waiting passes the time, and hosts that claim one message."""
+
+    def __init__(self, **options: Any) -> None:
+        self.bench = Workbench(clock=PassingClock())
+        self.clock = self.bench.clock
+        self.one = handling(**options)
+        self.boundary = Boundary()
+
+    def claim(
+        self,
+        *,
+        host: str = "test",
+        redelivered: bool = False,
+        fingerprint: str = "f",
+        lease: int = LEASE,
+        boundary: Boundary | None = None,
+        reconcile: Callable[[MessageRow], bool | None] | None = None,
+    ) -> MessageClaim | tuple[Any, MessageRow | None]:
+        """What a host gets."""
+        stores = (boundary or self.boundary).around(self.bench.stores)
+        own = ownership(self.bench, host=host, stores=stores)
+        return claim_message(
+            own, self.one, Delivered(KEY, "m-1", fingerprint, redelivered, 0, reconcile), lease
+        )
+
+    def claimed(self, **options: Any) -> MessageClaim:
+        """The claim, which must be made."""
+        made = self.claim(**options)
+        assert isinstance(made, MessageClaim), made
+        return made
+
+    def settled(self, **options: Any) -> Any:
+        """How the message is settled instead of being claimed."""
+        made = self.claim(**options)
+        assert not isinstance(made, MessageClaim)
+        return made[0]
+
+    @property
+    def row(self) -> MessageRow:
+        """The row as the table has it."""
+        return row_of(self.bench, self.one)
+
+    def taken_over(self) -> tuple[MessageClaim, MessageClaim]:
+        """A paused owner, and the one that took the message over from it."""
+        paused = self.claimed(host="paused")
+        self.clock.advance(AFTER_CLAIM)
+        return paused, self.claimed(host="heir", redelivered=True, boundary=Boundary())
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# -- claiming -----------------------------------------------------------------------------------------------
+
+
+def test_a_first_delivery_is_claimed_in_one_call(world: World) -> None:
+    """A first delivery inserts and reads nothing: mostly nobody was there before."""
+    claim = world.claimed()
+    assert world.boundary.calls == ["commit"]
+    assert (claim.row.state, claim.row.epoch, claim.row.attempt, claim.row.host) == (
+        State.CLAIMED,
+        1,
+        1,
+        "test",
+    )
+    assert world.row == claim.row
+    assert claim.held
+
+
+def test_finished_work_is_known_in_one_call(world: World) -> None:
+    """A redelivery reads first, so finished work costs one call."""
+    world.claimed().done(result="7")
+    world.boundary.calls.clear()
+    made = world.claim(redelivered=True)
+    assert not isinstance(made, MessageClaim)
+    assert made[0] == Complete(duplicate=True)
+    assert made[1] is not None
+    assert made[1].result == "7"
+    assert world.boundary.calls == ["get"]
+
+
+def test_a_first_delivery_that_is_none_reads_after_its_refusal(world: World) -> None:
+    """An insert that is refused is followed by one read: the same message was sent twice."""
+    world.claimed().done()
+    world.boundary.calls.clear()
+    assert world.settled() == Complete(duplicate=True)
+    assert world.boundary.calls == ["commit", "get"]
+
+
+def test_a_redelivery_that_nobody_claimed_is_claimed(world: World) -> None:
+    """A message whose first delivery died before its claim has no trace and is claimed."""
+    assert world.claimed(redelivered=True).row.epoch == 1
+    assert world.boundary.calls == ["get", "commit"]
+
+
+def test_of_many_at_once_one_wins(world: World) -> None:
+    """Of twenty hosts that claim at the same instant one wins; the others are told to come again, and none raises."""
+    start = threading.Barrier(20)
+
+    def race(n: int) -> Any:
+        start.wait()
+        return world.claim(host=f"h{n}")
+
+    with ThreadPoolExecutor(20) as pool:
+        made = list(pool.map(race, range(20)))
+    winners = [m for m in made if isinstance(m, MessageClaim)]
+    losers = [m[0] for m in made if not isinstance(m, MessageClaim)]
+    assert len(winners) == 1
+    assert len(losers) == 19
+    assert all(isinstance(settlement, Reschedule) for settlement in losers)
+    assert world.row.owner == winners[0].row.owner
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_REPLY])
+@pytest.mark.parametrize("method", ["commit", "get"])
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_a_claim_survives_a_call_without_an_answer(
+    world: World, method: str, fault: Fault, *, redelivered: bool
+) -> None:
+    """Whatever gets no answer, the row is read, and a claim that was carried out is recognised as ours."""
+    world.boundary.next(method, fault)
+    claim = world.claimed(redelivered=redelivered)
+    assert (claim.row.epoch, claim.row.attempt) == (1, 1)
+    assert world.row == claim.row
+    claim.done()
+
+
+def test_a_takeover_survives_a_lost_reply(world: World) -> None:
+    """A takeover whose reply is lost is ours once, with one higher epoch and not two."""
+    world.claimed(host="dead")
+    world.clock.advance(AFTER_CLAIM)
+    world.boundary.next("commit", Fault.LOST_REPLY)
+    assert world.claimed(redelivered=True).row.epoch == 2
+    assert world.row.epoch == 2
+
+
+def test_without_a_table_nothing_is_claimed(world: World) -> None:
+    """A table that does not answer at all is told as such, after a few tries, and nothing runs."""
+    world.boundary.next("commit", *[Fault.LOST_REQUEST] * 20)
+    world.boundary.next("get", *[Fault.LOST_REQUEST] * 20)
+    with pytest.raises(StoreUnavailableError, match="send_invoice, message m-1"):
+        world.claim()
+    assert len(world.boundary.calls) <= 6
+
+
+def test_a_row_that_cannot_be_read_is_no_crash(world: World) -> None:
+    """A row edited by hand is an error of the store, which re-schedules the message, and no KeyError."""
+    world.claimed()
+    read = raw_row(world.bench, world.one)
+    assert read is not None
+    read.values.pop("epoch")  # type: ignore[attr-defined]
+    world.bench.stores.claims.get = lambda *_: read  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="cannot be read"):
+        world.claim(redelivered=True)
+
+
+def test_a_hook_is_asked_again_after_a_lost_reply() -> None:
+    """A verdict of the reconcile hook whose reply is lost ends in the same settlement."""
+    world = World(on_abandoned="hold")
+    world.claimed(host="dead")
+    world.clock.advance(AFTER_CLAIM)
+    world.boundary.next("commit", Fault.LOST_REPLY)
+    assert isinstance(world.settled(redelivered=True, reconcile=lambda _: True), Complete)
+    assert world.row.state is State.DONE
+
+
+def test_two_that_judge_an_abandoned_message_agree() -> None:
+    """A hold verdict that somebody else made first is read back, not made twice."""
+    world = World(on_abandoned="hold")
+    world.claimed(host="dead")
+    world.clock.advance(AFTER_CLAIM)
+    world.boundary.meanwhile("commit", lambda: world.settled(redelivered=True, boundary=Boundary()))
+    settlement = world.settled(redelivered=True)
+    assert isinstance(settlement, DeadLetter)
+    assert settlement.reason == "Unknown"
+    assert world.row.abandoned == 1
+
+
+# -- finishing ----------------------------------------------------------------------------------------------
+
+
+def finishing() -> dict[str, tuple[Callable[[MessageClaim], None], State]]:
+    return {
+        "done": (lambda claim: claim.done(), State.DONE),
+        "commit": (lambda claim: claim.done(effects={"row": {"cents": 5}}), State.DONE),
+        "release": (lambda claim: claim.release(None, "why", failed=True), State.RELEASED),
+        "fail": (lambda claim: claim.fail("why"), State.FAILED),
+        "save": (lambda claim: claim.save("3", {"lines": 1}), State.CLAIMED),
+    }
+
+
+@pytest.mark.parametrize(("finish", "state"), finishing().values(), ids=finishing())
+def test_finishing_costs_one_call(world: World, finish: Callable[[MessageClaim], None], state: State) -> None:
+    """Done, committed, released, failed, checkpointed: one write each, without reading."""
+    claim = world.claimed()
+    world.boundary.calls.clear()
+    finish(claim)
+    assert world.boundary.calls == ["commit"]
+    assert world.row == claim.row
+    assert world.row.state is state
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_REPLY])
+@pytest.mark.parametrize(("finish", "state"), finishing().values(), ids=finishing())
+def test_finishing_survives_a_call_without_an_answer(
+    world: World, finish: Callable[[MessageClaim], None], state: State, fault: Fault
+) -> None:
+    """A write whose outcome is unknown is read back: carried out once, whichever it was."""
+    claim = world.claimed()
+    world.boundary.next("commit", fault)
+    finish(claim)
+    assert world.row == claim.row
+    assert world.row.state is state
+    assert world.row.failures == (1 if state in (State.RELEASED, State.FAILED) else 0)
+
+
+@pytest.mark.parametrize(("finish", "state"), finishing().values(), ids=finishing())
+def test_finishing_outlasts_an_outage(
+    world: World, finish: Callable[[MessageClaim], None], state: State
+) -> None:
+    """A table that is away for half a minute costs nothing but the time."""
+    claim = world.claimed()
+    world.boundary.next("commit", *[Fault.LOST_REQUEST] * 3)
+    world.boundary.next("get", *[Fault.LOST_REQUEST] * 8)
+    finish(claim)
+    assert world.row.state is state
+
+
+def test_a_read_that_fails_after_a_refusal_is_tried_again(world: World) -> None:
+    """A refused write whose reading back gets no answer waits for one, instead of giving up."""
+    claim = world.claimed()
+    world.boundary.next("commit", Fault.LOST_REPLY)
+    with pytest.raises(StoreUnavailableError):
+        claim.beat()
+    world.boundary.next("get", Fault.LOST_REQUEST, Fault.LOST_REQUEST)
+    claim.done()
+    assert world.row.state is State.DONE
+
+
+def test_an_endless_outage_is_told(world: World) -> None:
+    """After a minute without an answer the writer is told so."""
+    claim = world.claimed()
+    world.boundary.next("commit", *[Fault.LOST_REQUEST] * 99)
+    world.boundary.next("get", *[Fault.LOST_REQUEST] * 99)
+    started = world.clock.elapsed()
+    with pytest.raises(StoreUnavailableError):
+        claim.done()
+    assert 60 <= world.clock.elapsed() - started < 70
+
+
+@pytest.mark.parametrize(("finish", "state"), finishing().values(), ids=finishing())
+def test_a_paused_owner_that_was_taken_over_changes_nothing(
+    world: World, finish: Callable[[MessageClaim], None], state: State
+) -> None:
+    """Whatever a paused owner writes after a takeover is refused, and its heir's row stays as it is."""
+    paused, heir = world.taken_over()
+    before = world.row
+    with pytest.raises(Fenced, match="epoch 1 is older than what heir with epoch 2 holds"):
+        finish(paused)
+    assert world.row == before
+    assert state in State
+    assert (heir.row.epoch, heir.row.attempt, heir.row.abandoned) == (2, 2, 1)
+    heir.done()
+
+
+def test_a_paused_owners_rows_are_rolled_back(world: World) -> None:
+    """Rows that a paused owner commits with its claim after a takeover are not written."""
+    paused, heir = world.taken_over()
+    with pytest.raises(Fenced):
+        paused.done(effects={"row": {"by": "paused"}})
+    heir.done(effects={"row": {"by": "heir"}})
+    assert [row["by"] for row in world.bench.effects(world.one)] == ["heir"]
+
+
+def test_once_fenced_nothing_more_is_asked(world: World) -> None:
+    """An owner that knows it was taken over makes no further calls."""
+    paused, _ = world.taken_over()
+    with pytest.raises(Fenced):
+        paused.done()
+    world.boundary.calls.clear()
+    for write in (paused.done, paused.check):
+        with pytest.raises(LeaseLost):
+            write()
+    paused.beat()
+    assert world.boundary.calls == []
+    assert not paused.held
+
+
+def test_a_late_owner_that_nobody_replaced_still_records(world: World) -> None:
+    """Being late is no reason to lose the record: with nobody in between, the effect is kept and not repeated."""
+    claim = world.claimed()
+    world.clock.advance(10 * LEASE)
+    assert not claim.held
+    with pytest.raises(LeaseLost):
+        claim.check()
+    claim.done(effects={"row": {"n": 1}})
+    assert world.row.state is State.DONE
+    assert world.settled(redelivered=True) == Complete(duplicate=True)
+
+
+def test_a_paused_owner_of_an_unknown_message_is_fenced() -> None:
+    """A message judged unknown is an operator's: its owner, should it wake, can no longer write."""
+    world = World(on_abandoned="hold")
+    paused = world.claimed(host="paused")
+    world.clock.advance(AFTER_CLAIM)
+    assert isinstance(world.settled(redelivered=True, boundary=Boundary()), DeadLetter)
+    with pytest.raises(Fenced):
+        paused.done(effects={"row": {"n": 1}})
+    assert world.row.state is State.UNKNOWN
+    assert world.bench.effects(world.one) == []
+
+
+def test_a_deleted_row_is_nobodys(world: World) -> None:
+    """An owner whose row is gone is fenced rather than writing it anew."""
+    claim = world.claimed()
+    world.bench.stores.claims._rows.clear()  # type: ignore[attr-defined]
+    with pytest.raises(Fenced, match="nobody"):
+        claim.done()
+
+
+def test_a_finished_claim_takes_no_more(world: World) -> None:
+    """Nothing is written with a claim once it is finished, so a second commit cannot go unnoticed."""
+    claim = world.claimed()
+    claim.done(effects={"first": {"n": 1}})
+    with pytest.raises(InputError, match="done already"):
+        claim.done(effects={"second": {"n": 2}})
+    with pytest.raises(InputError, match="done already"):
+        claim.save("3", {})
+    assert [row["name"] for row in world.bench.effects(world.one)] == ["first"]
+
+
+def test_an_unknown_commit_is_not_undone_by_what_follows(world: World) -> None:
+    """When a commit got no answer for a minute but was carried out, giving the message back finds that and stops."""
+    claim = world.claimed()
+    world.boundary.next("commit", Fault.LOST_REPLY)
+    world.boundary.next("get", *[Fault.LOST_REQUEST] * 40)
+    with pytest.raises(StoreUnavailableError):
+        claim.done(effects={"row": {"n": 1}}, outbox=[{"to": "q", "id": "x", "body": "{}"}])
+    world.boundary._of.clear()
+    claim.release(None, "commit failed", failed=True)
+    assert world.row.state is State.DONE
+    assert claim.row.state is State.DONE
+    assert len(claim.row.outbox) == 1
+
+
+def test_a_row_of_that_name_written_before_is_told(world: World) -> None:
+    """Committing a row that an earlier generation wrote is refused as such, and nothing is written."""
+    world.claimed().done(effects={"row": {"n": 1}})
+    read = raw_row(world.bench, world.one)
+    assert read is not None
+    read.values.update(state="released", retry_at="")  # type: ignore[attr-defined]
+    world.bench.stores.claims._rows[next(iter(world.bench.stores.claims._rows))][read.key] = read  # type: ignore[attr-defined]
+    again = world.claimed(redelivered=True)
+    with pytest.raises(AlreadyRecordedError, match="'row'"):
+        again.done(effects={"new": {"n": 2}, "row": {"n": 2}})
+    assert [row["name"] for row in world.bench.effects(world.one)] == ["row"]
+
+
+def test_what_survives_a_release(world: World) -> None:
+    """Attempts, failures and the checkpoint outlast giving a message back."""
+    claim = world.claimed()
+    claim.save('{"at":3}', {"lines": 3})
+    claim.release(None, "no luck", failed=True, error="trace")
+    assert (world.row.reason, world.row.error) == ("no luck", "trace")
+    again = world.claimed(redelivered=True)
+    assert (again.row.attempt, again.row.epoch, again.row.failures) == (2, 2, 1)
+    assert (again.row.checkpoint, again.row.progress) == ('{"at":3}', {"lines": 3})
+    assert (again.row.reason, again.row.error) == ("", "")
+
+
+# -- signs of life ------------------------------------------------------------------------------------------
+
+
+def test_a_sign_of_life_keeps_the_claim(world: World) -> None:
+    """A claim that is kept alive is not taken over however long its work takes, and stays trusted."""
+    claim = world.claimed()
+    for _ in range(10):
+        world.clock.advance(LEASE / 3)
+        claim.beat()
+        assert claim.held
+        assert isinstance(world.settled(redelivered=True), Reschedule)
+    assert world.row.epoch == 1
+
+
+def test_trust_ends_before_the_lease_does(world: World) -> None:
+    """An owner stops trusting its claim before anybody else may take it."""
+    claim = world.claimed()
+    assert claim.trusted_until <= world.clock.elapsed() + LEASE * 0.8
+    world.clock.advance(LEASE * 0.8)
+    assert not claim.held
+    assert isinstance(world.settled(redelivered=True), Reschedule)
+
+
+def test_trust_counts_from_the_start_of_the_call(world: World) -> None:
+    """Trust counts from before the call that gave it, however long the answer took."""
+    world.boundary.meanwhile("commit", lambda: world.clock.advance(5))
+    started = world.clock.elapsed()
+    assert world.claimed().trusted_until == pytest.approx(started + LEASE * 0.8)
+
+
+def test_a_late_sign_of_life_is_not_given(world: World) -> None:
+    """Once trust has ended a sign of life would come too late, and is not even sent."""
+    claim = world.claimed()
+    world.clock.advance(LEASE)
+    world.boundary.calls.clear()
+    claim.beat()
+    assert world.boundary.calls == []
+
+
+def test_a_lost_sign_of_life_is_made_up_for(world: World) -> None:
+    """When a sign of life was carried out and its reply lost, the next one notices, and trust goes on."""
+    claim = world.claimed()
+    world.clock.advance(20)
+    world.boundary.next("commit", Fault.LOST_REPLY)
+    with pytest.raises(StoreUnavailableError):
+        claim.beat()
+    before = claim.trusted_until
+    world.clock.advance(1)
+    claim.beat()
+    assert claim.trusted_until == pytest.approx(before + 21)
+    claim.done()
+
+
+def test_a_sign_of_life_after_a_takeover_is_refused(world: World) -> None:
+    """An owner that still trusts its claim although it was taken over learns so by its next sign of life."""
+    paused, heir = world.taken_over()
+    paused.trusted_until = float("inf")
+    with pytest.raises(Fenced):
+        paused.beat()
+    assert world.row == heir.row
+    assert not paused.held
+
+
+def test_a_finished_claim_gives_no_sign_of_life(world: World) -> None:
+    """A claim that is finished, or let go of, is kept alive no longer."""
+    done, dropped = world.claimed(), World()
+    done.done()
+    other = dropped.claimed()
+    other.let_go()
+    for claim, boundary in ((done, world.boundary), (other, dropped.boundary)):
+        boundary.calls.clear()
+        claim.beat()
+        assert claim.finished
+        assert boundary.calls == []
+
+
+def test_a_sign_of_life_does_not_wait_for_a_write(world: World) -> None:
+    """While a claim is being written it needs no other sign of life, and the heartbeat thread goes on to the next."""
+    claim = world.claimed()
+    with claim._lock, ThreadPoolExecutor(1) as pool:
+        world.boundary.calls.clear()
+        pool.submit(claim.beat).result(timeout=5)
+    assert world.boundary.calls == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "null"), (0, "0"), (False, "false"), ("", '""'), ([], "[]")]
+)
+def test_a_falsy_result_is_a_result(value: object, text: str) -> None:
+    """What a handler returns is kept as JSON, falsy or not."""
+    assert result_text(value, "send_invoice") == text
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"x", "x" * 40_000])
+def test_what_cannot_be_kept_is_told(value: object) -> None:
+    """A result that is no JSON, or longer than a column, is the handler's mistake and is named as such."""
+    with pytest.raises(InputError, match="send_invoice"):
+        result_text(value, "send_invoice")

@@ -1,0 +1,1026 @@
+"""Every outcome of a delivery, and the settlement it ends in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.faults import Boundary, Fault, PassingClock
+from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_of, row_of, silence
+
+from runonce.errors import (
+    AlreadyRecordedError,
+    HostStopping,
+    InputError,
+    LeaseLost,
+    PermanentError,
+    StoreError,
+    TimeLimitExceeded,
+    TransportError,
+)
+from runonce.job import MAX_ABANDONED
+from runonce.messages.rows import State
+from runonce.stop import StopSignal
+from runonce.testing import Complete, DeadLetter, MemorySender, Reschedule, Workbench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from runonce.messages.handler import Handler
+    from runonce.messages.message import Message
+    from runonce.transports.protocols import Outgoing
+
+BODY = {"id": KEY}
+
+
+@pytest.fixture
+def bench() -> Workbench:
+    """A bench on whose clock waiting passes the time."""
+    made = Workbench(clock=PassingClock())
+    silence(made.deliverer)
+    return made
+
+
+class Doing:
+    """A handler's body: notes its calls, and does what it is told, one thing after the other."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps = list(steps)
+        self.calls: list[Message] = []
+
+    def __call__(self, message: Message) -> Any:
+        self.calls.append(message)
+        step = self.steps.pop(0) if self.steps else None
+        if isinstance(step, BaseException):
+            raise step
+        return step(message) if callable(step) else step
+
+
+def rescheduled(settlement: Any) -> Reschedule:
+    """A settlement that brings the message again."""
+    assert isinstance(settlement, Reschedule), settlement
+    return settlement
+
+
+def dead(settlement: Any) -> DeadLetter:
+    """A settlement that puts the message aside."""
+    assert isinstance(settlement, DeadLetter), settlement
+    return settlement
+
+
+# -- done, and duplicates -----------------------------------------------------------------------------------
+
+
+def test_a_handled_message_is_completed(bench: Workbench) -> None:
+    """A message that was handled is done, and its settlement has what the handler returned."""
+    body = Doing(42)
+    one = handling(body)
+    assert bench.deliver(one, BODY) == Complete(result=42)
+    assert row_of(bench, one).state is State.DONE
+    message = body.calls[0]
+    assert (message.key, message.attempt, message.fencing_token, message.delivery_count) == (KEY, 1, 1, 1)
+    assert message.idempotency_key.startswith("send_invoice:")
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_a_duplicate_is_completed_unrun(bench: Workbench, count: int) -> None:
+    """A message that comes again after it is done is completed without running, whatever its delivery count."""
+    body = Doing()
+    one = handling(body)
+    bench.deliver(one, BODY)
+    assert bench.deliver(one, BODY, delivery_count=count) == Complete(duplicate=True)
+    assert len(body.calls) == 1
+
+
+@pytest.mark.parametrize("again", [{"count": 2}, {"reschedules": 1}], ids=["redelivered", "a copy"])
+def test_a_message_that_came_before_is_looked_up_first(bench: Workbench, again: dict[str, Any]) -> None:
+    """A delivery that says it came before reads its claim first, so finished work costs one call."""
+    one, boundary = handling(Doing()), Boundary()
+    host = host_of(bench, stores=boundary.around(bench.stores))
+    host.deliver(one, delivery())
+    assert boundary.calls == ["commit", "commit"]
+    boundary.calls.clear()
+    assert host.deliver(one, delivery(**again)) == Complete(duplicate=True)
+    assert boundary.calls == ["get"]
+
+
+def test_two_keys_are_two_messages(bench: Workbench) -> None:
+    """Messages with different keys, and of different handlers, do not know each other."""
+    body = Doing()
+    first, second = handling(body), handling(body, name="other")
+    for one in (first, second):
+        bench.deliver(one, BODY)
+        bench.deliver(one, {"id": "B"})
+    assert len(body.calls) == 4
+
+
+@pytest.mark.parametrize("result", [None, 0, False, "", [], {}, {"invoice": 7}, "text"])
+def test_a_kept_result_is_given_to_duplicates(bench: Workbench, result: Any) -> None:
+    """With keep_result whoever delivers a duplicate gets what the handler returned, falsy values too."""
+    one = handling(Doing(result), keep_result=True)
+    assert bench.deliver(one, BODY) == Complete(result=result)
+    assert bench.deliver(one, BODY) == Complete(duplicate=True, result=result)
+
+
+def test_a_result_is_not_kept_unasked(bench: Workbench) -> None:
+    """Without keep_result nothing of the result is stored."""
+    one = handling(Doing("secret"))
+    bench.deliver(one, BODY)
+    assert row_of(bench, one).result == ""
+    assert bench.deliver(one, BODY) == Complete(duplicate=True, result=None)
+
+
+@pytest.mark.parametrize("result", [object(), "x" * 40_000])
+def test_a_result_that_cannot_be_kept_fails_visibly(bench: Workbench, result: Any) -> None:
+    """A result that cannot be kept is the handler's failure with its reason, and no trouble with the table."""
+    one = handling(Doing(result), keep_result=True, retries=0)
+    settlement = dead(bench.deliver(one, BODY))
+    assert settlement.reason == "Failed"
+    assert "InputError" in settlement.description
+    assert row_of(bench, one).state is State.FAILED
+
+
+# -- busy, takeover, death ----------------------------------------------------------------------------------
+
+
+def test_a_message_in_progress_comes_again(bench: Workbench) -> None:
+    """A duplicate of a message that is being handled elsewhere comes again later; it neither runs nor raises."""
+    one = handling(Doing())
+    working = begun(host_of(bench), one)
+    settlement = rescheduled(bench.deliver(one, BODY, message_id="m-1"))
+    assert "in progress on other" in settlement.reason
+    assert 0.8 <= settlement.delay <= 1.2
+    bench.deliverer.finish(working, None, None)
+    assert bench.deliver(one, BODY, reschedules=1) == Complete(duplicate=True)
+
+
+def test_waits_grow_while_it_stays_busy(bench: Workbench) -> None:
+    """The more often a message came back, the longer it stays away."""
+    one = handling(Doing())
+    begun(host_of(bench), one)
+    delays = [rescheduled(bench.deliver(one, BODY, reschedules=n)).delay for n in (0, 3, 5, 9)]
+    assert delays == sorted(delays)
+    assert delays[-1] <= 72
+
+
+def test_an_abandoned_message_is_taken_over(bench: Workbench) -> None:
+    """When a host dies while handling, the message is run again with a higher token and the same idempotency key."""
+    body = Doing()
+    one = handling(body)
+    dying = begun(host_of(bench), one)
+    bench.clock.advance(AFTER_CLAIM)
+    assert bench.deliver(one, BODY, delivery_count=2) == Complete()
+    assert (body.calls[0].attempt, body.calls[0].fencing_token) == (2, 2)
+    assert body.calls[0].idempotency_key == dying.message.idempotency_key
+    assert row_of(bench, one).abandoned == 1
+
+
+def test_a_paused_host_that_was_replaced_settles_nothing(bench: Workbench) -> None:
+    """A paused host that wakes after a takeover records nothing and lets its delivery come again."""
+    one = handling(Doing())
+    other = host_of(bench)
+    paused = begun(other, one)
+    bench.clock.advance(AFTER_CLAIM)
+    bench.deliver(one, BODY, delivery_count=2)
+    settlement = rescheduled(other.finish(paused, None, None))
+    assert "the write was refused" in settlement.reason
+    assert row_of(bench, one).epoch == 2
+
+
+def test_a_paused_commit_is_rolled_back(bench: Workbench) -> None:
+    """Rows that a paused host commits after a takeover are not written, and its handler hears of it."""
+    one = handling(Doing(lambda m: m.commit({"row": {"by": "heir"}})))
+    other = host_of(bench)
+    paused = begun(other, one)
+    bench.clock.advance(AFTER_CLAIM)
+    bench.deliver(one, BODY, delivery_count=2)
+    with (
+        pytest.raises(LeaseLost)
+        if paused.claim._lost
+        else pytest.raises(Exception, match="refused") as caught
+    ):
+        paused.message.commit({"row": {"by": "paused"}})
+    rescheduled(other.finish(paused, None, caught.value))
+    assert [row["by"] for row in bench.effects(one)] == ["heir"]
+
+
+def test_a_message_that_kills_its_hosts_is_put_aside(bench: Workbench) -> None:
+    """A message whose hosts keep dying is dead-lettered in the end, and stays so."""
+    body = Doing()
+    one = handling(body)
+    for n in range(MAX_ABANDONED):
+        begun(host_of(bench), one, delivery(count=n + 1))
+        bench.clock.advance(AFTER_CLAIM)
+    settlement = dead(bench.deliver(one, BODY, delivery_count=9))
+    assert settlement.reason == "Abandoned"
+    assert body.calls == []
+    assert dead(bench.deliver(one, BODY, delivery_count=10)).description == settlement.description
+
+
+def test_a_host_too_slow_to_claim_does_not_begin(bench: Workbench) -> None:
+    """A host that was paused between its claim and its handler gives the message back instead of starting late."""
+    body = Doing()
+    one = handling(body)
+    boundary = Boundary()
+    boundary.meanwhile("commit", lambda: bench.clock.advance(50))
+    slow = host_of(bench, stores=boundary.around(bench.stores))
+    assert "too long" in rescheduled(slow.deliver(one, delivery())).reason
+    assert body.calls == []
+    assert row_of(bench, one).failures == 0
+
+
+# -- hold, unknown, reconcile -------------------------------------------------------------------------------
+
+
+def held(bench: Workbench, body: Doing, hook: Callable[[Message], bool | None] | None) -> Handler:
+    """A handler with on_abandoned="hold" whose host died while handling a message."""
+    one = handling(body, on_abandoned="hold", reconcile=hook)
+    begun(host_of(bench, name="dead-host"), one)
+    bench.clock.advance(AFTER_CLAIM)
+    return one
+
+
+def test_a_held_message_is_unknown(bench: Workbench) -> None:
+    """Without a hook nobody knows, so the message is put aside as unknown and never run by itself."""
+    body = Doing()
+    one = held(bench, body, None)
+    for count in (2, 3):
+        settlement = dead(bench.deliver(one, BODY, delivery_count=count))
+        assert settlement.reason == "Unknown"
+        assert "dead-host" in settlement.description
+    assert body.calls == []
+    assert row_of(bench, one).state is State.UNKNOWN
+
+
+def test_reconcile_true_completes(bench: Workbench) -> None:
+    """A hook that finds the effect completes the message unrun."""
+    body = Doing()
+    one = held(bench, body, lambda _: True)
+    assert bench.deliver(one, BODY, delivery_count=2) == Complete(duplicate=True)
+    assert body.calls == []
+    assert row_of(bench, one).state is State.DONE
+
+
+def test_reconcile_false_runs_it(bench: Workbench) -> None:
+    """A hook that finds no effect lets the message be handled."""
+    body = Doing()
+    one = held(bench, body, lambda _: False)
+    assert bench.deliver(one, BODY, delivery_count=2) == Complete()
+    assert len(body.calls) == 1
+
+
+def test_reconcile_none_stays_unknown_until_it_knows(bench: Workbench) -> None:
+    """A hook that does not know yet leaves the message unknown; it is asked again when the message comes again."""
+    answers = [None, True]
+    one = held(bench, Doing(), lambda _: answers.pop(0))
+    assert dead(bench.deliver(one, BODY, delivery_count=2)).reason == "Unknown"
+    assert isinstance(bench.deliver(one, BODY, delivery_count=3), Complete)
+
+
+def test_a_raising_hook_does_not_know(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
+    """A hook that raises fails neither the delivery nor the host: the message is unknown and the error logged."""
+
+    def hook(_: Message) -> bool:
+        raise ConnectionError("provider away")
+
+    one = held(bench, Doing(), hook)
+    assert dead(bench.deliver(one, BODY, delivery_count=2)).reason == "Unknown"
+    assert "reconcile hook failed" in caplog.text
+
+
+def test_a_hook_knows_what_to_ask_for(bench: Workbench) -> None:
+    """The hook's message has the idempotency key that the dead host's handler gave to the provider."""
+    keys: list[str] = []
+
+    def hook(message: Message) -> bool:
+        keys.append(message.idempotency_key)
+        return (message.attempt, message.fencing_token, message.key) == (1, 1, KEY)
+
+    one = held(bench, Doing(), hook)
+    assert isinstance(bench.deliver(one, BODY, delivery_count=2), Complete)
+    assert keys == [row_of(bench, one).idempotency_key]
+
+
+# -- errors -------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_tried_again_later(bench: Workbench) -> None:
+    """A handler that raises has its message back after the retry's delay, and until then not earlier."""
+    body = Doing(ValueError("no luck"), "fine")
+    one = handling(body, retries=2, retry_delay=10)
+    first = rescheduled(bench.deliver(one, BODY))
+    assert 8 <= first.delay <= 12
+    assert first.reason == "ValueError: no luck"
+    row = row_of(bench, one)
+    assert (row.state, row.failures, row.reason) == (State.RELEASED, 1, first.reason)
+    assert "Traceback" in row.error
+    early = rescheduled(bench.deliver(one, BODY, reschedules=1))
+    assert early.delay == pytest.approx(first.delay)
+    bench.clock.advance(first.delay)
+    assert bench.deliver(one, BODY, reschedules=2) == Complete(result="fine")
+    assert body.calls[1].attempt == 2
+
+
+def test_retries_wait_longer_each_time_and_are_used_up(bench: Workbench) -> None:
+    """Each failure waits twice as long as the one before, and after the last the message is put aside."""
+    body = Doing(*[ValueError(f"no {n}") for n in range(9)])
+    one = handling(body, retries=3, retry_delay=10)
+    delays: list[float] = []
+    while isinstance(settlement := bench.deliver(one, BODY, reschedules=len(delays)), Reschedule):
+        delays.append(settlement.delay)
+        bench.clock.advance(settlement.delay)
+    assert [round(delay / 10) for delay in delays] == pytest.approx([1, 2, 4], abs=1)
+    assert dead(settlement).reason == "Failed"
+    assert dead(settlement).description == "Handler send_invoice, message invoices:A-17: ValueError: no 3"
+    assert (row_of(bench, one).state, row_of(bench, one).failures) == (State.FAILED, 4)
+    assert len(body.calls) == 4
+
+
+def test_without_retries_the_first_failure_is_the_last(bench: Workbench) -> None:
+    """retries=0 means one attempt."""
+    one = handling(Doing(ValueError("no")), retries=0)
+    assert dead(bench.deliver(one, BODY)).reason == "Failed"
+
+
+def test_a_permanent_error_fails_at_once(bench: Workbench) -> None:
+    """A PermanentError is not tried again, and each further delivery is put aside unrun with the same reason."""
+    body = Doing(PermanentError("no such customer"))
+    one = handling(body, retries=5)
+    first = dead(bench.deliver(one, BODY))
+    assert first.reason == "Failed"
+    assert "no such customer" in first.description
+    again = dead(bench.deliver(one, BODY, delivery_count=2))
+    assert "no such customer" in again.description
+    assert len(body.calls) == 1
+
+
+def test_a_handler_may_find_the_message_bad(bench: Workbench) -> None:
+    """What message.bad makes keeps its own reason as the dead letter's."""
+    body = Doing(lambda m: (_ for _ in ()).throw(m.bad("NoSuchCustomer", "its customer is unknown")))
+    settlement = dead(bench.deliver(handling(body), BODY))
+    assert settlement.reason == "NoSuchCustomer"
+    assert "its customer is unknown" in settlement.description
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(3), SilentError(), GeneratorExit(), RecursionError("deep"), MemoryError(), StopIteration()],
+)
+def test_whatever_a_handler_raises_is_a_failure_and_stays_here(
+    bench: Workbench, error: BaseException
+) -> None:
+    """Nothing a handler raises gets out into the host, SystemExit and errors without a text included."""
+    one = handling(Doing(error))
+    settlement = rescheduled(bench.deliver(one, BODY))
+    assert type(error).__name__ in settlement.reason
+    assert row_of(bench, one).failures == 1
+
+
+@pytest.mark.parametrize("error", [HostStopping(), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_being_stopped_is_no_failure(bench: Workbench, error: BaseException) -> None:
+    """A handler that ends because its host stops gives the message back at once, and nothing counts against it."""
+    one = handling(Doing(error))
+    settlement = rescheduled(bench.deliver(one, BODY))
+    assert (settlement.delay, settlement.reason) == (0.0, "test was stopping")
+    row = row_of(bench, one)
+    assert (row.state, row.failures, row.retry_at) == (State.RELEASED, 0, None)
+    assert host_of(bench).deliver(one, delivery(count=2)) == Complete()
+
+
+def test_a_stopping_host_takes_nothing_on(bench: Workbench) -> None:
+    """A host that was told to stop gives messages back without claiming them."""
+    body = Doing()
+    one = handling(body)
+    bench.stop.set(HostStopping())
+    assert bench.deliver(one, BODY) == Reschedule(0.0, "this host is stopping")
+    assert body.calls == []
+    assert host_of(bench).deliver(one, delivery()) == Complete()
+
+
+def test_a_host_told_to_stop_while_claiming_does_not_begin(bench: Workbench) -> None:
+    """A stop that comes between the claim and the handler gives the message back unrun."""
+    body = Doing()
+    one = handling(body)
+    boundary, stop = Boundary(), StopSignal()
+    boundary.meanwhile("commit", lambda: stop.set(HostStopping()))
+    host = host_of(bench, stores=boundary.around(bench.stores), stop=stop)
+    assert rescheduled(host.deliver(one, delivery())).delay == 0.0
+    assert body.calls == []
+    assert row_of(bench, one).state is State.RELEASED
+
+
+def test_a_running_handler_hears_of_the_stop(bench: Workbench) -> None:
+    """message.stopping and message.check tell a handler that its host stops; what it was doing goes on elsewhere."""
+    seen: list[bool] = []
+
+    def body(message: Message) -> None:
+        seen.append(message.stopping)
+        message.check()
+        message.checkpoint.save({"line": 3})
+        bench.stop.set(HostStopping())
+        seen.append(message.stopping)
+        message.check()
+
+    one = handling(body)
+    assert rescheduled(bench.deliver(one, BODY)).delay == 0.0
+    assert seen == [False, True]
+    loads: list[Any] = []
+    again = handling(lambda m: loads.append(m.checkpoint.load()))
+    host_of(bench).deliver(again, delivery(count=2))
+    assert loads == [{"line": 3}]
+
+
+def test_draining_waits_for_what_runs(bench: Workbench) -> None:
+    """drain tells handlers to stop and returns True once they have ended, and False when one does not in time."""
+    host = host_of(bench)
+    working = begun(host, handling(Doing()))
+    assert not host.drain(0)
+    assert working.message.stopping
+    host.finish(working, None, HostStopping())
+    assert host.drain(0)
+
+
+def test_over_its_time_a_handler_is_told(bench: Workbench) -> None:
+    """A handler over its max_runtime is told once, and its ending then counts as a failure that is tried again."""
+    one = handling(Doing(), max_runtime=30)
+    bench.deliverer.__dict__.pop("heartbeats", None)
+    from runonce.messages.heartbeat import Heartbeats  # noqa: PLC0415 - real ones, driven by hand
+
+    host = host_of(bench)
+    host.heartbeats = beats = Heartbeats(bench.clock)
+    beats._thread = threading.current_thread()  # so that it starts none
+    working = begun(host, one)
+    bench.clock.advance(31)
+    beats.beat_due()
+    with pytest.raises(TimeLimitExceeded) as caught:
+        working.message.check()
+    settlement = rescheduled(host.finish(working, None, caught.value))
+    assert "TimeLimitExceeded" in settlement.reason
+    assert row_of(bench, one).failures == 1
+
+
+def test_an_unfinished_claim_is_let_go(bench: Workbench) -> None:
+    """A claim that could not be finished is kept alive no longer, so that it ends by itself."""
+    one = handling(Doing(), max_runtime=None)
+    boundary = Boundary()
+    host = host_of(bench, stores=boundary.around(bench.stores))
+    working = begun(host, one)
+    boundary.next("commit", *[Fault.LOST_REQUEST] * 99)
+    boundary.next("get", *[Fault.LOST_REQUEST] * 99)
+    rescheduled(host.finish(working, None, ValueError("no")))
+    assert working.claim.finished
+    assert working.claim.row.state is State.CLAIMED
+
+
+# -- locks --------------------------------------------------------------------------------------------------
+
+
+def lock_blob(bench: Workbench, name: str) -> str:
+    return f"{bench.settings.namespace}/lock/{name}"
+
+
+def test_a_lock_is_held_while_the_handler_runs(bench: Workbench) -> None:
+    """A handler's lock is held during its body and free after it, under the body's own name."""
+    held_then: list[bool] = []
+    one = handling(
+        Doing(lambda _: held_then.append(bench.stores.leases.held(lock_blob(bench, "customer%3AA-17")))),
+        lock="customer:{id}",
+    )
+    assert bench.deliver(one, BODY) == Complete()
+    assert held_then == [True]
+    assert not bench.stores.leases.held(lock_blob(bench, "customer%3AA-17"))
+
+
+def test_a_busy_lock_is_waited_for_only_so_long(bench: Workbench) -> None:
+    """A lock held elsewhere is waited for, then the message goes back to the queue, which is no failure."""
+    body = Doing()
+    one = handling(body, lock="index", lock_wait=5)
+    bench.stores.leases.acquire(lock_blob(bench, "index"), "somebody", 60)
+    started = bench.clock.elapsed()
+    settlement = rescheduled(bench.deliver(one, BODY))
+    assert 5 <= bench.clock.elapsed() - started < 6
+    assert "held elsewhere for 5 s" in settlement.reason
+    assert (body.calls, row_of(bench, one).failures, row_of(bench, one).state) == ([], 0, State.RELEASED)
+    bench.stores.leases.release(lock_blob(bench, "index"), "somebody")
+    bench.clock.advance(settlement.delay)
+    assert bench.deliver(one, BODY, reschedules=1) == Complete()
+
+
+def test_a_lock_that_becomes_free_is_taken(bench: Workbench) -> None:
+    """A lock that is given up while somebody waits for it is taken within the wait."""
+    one = handling(Doing(), lock="index", lock_wait=60)
+    bench.stores.leases.acquire(lock_blob(bench, "index"), "somebody", 15)
+    assert bench.deliver(one, BODY) == Complete()
+
+
+def test_one_at_a_time_across_handlers(bench: Workbench) -> None:
+    """Handlers that name the same lock exclude each other, and other fields' values do not."""
+    first = handling(Doing(), name="first", lock="tenant:{id}", lock_wait=1)
+    second = handling(Doing(), name="second", lock="tenant:{id}", lock_wait=1)
+    host = host_of(bench)
+    working = begun(host, first)
+    rescheduled(bench.deliver(second, BODY))
+    assert bench.deliver(second, {"id": "B"}) == Complete()
+    host.finish(working, None, None)
+
+
+def test_a_stop_ends_the_wait_for_a_lock(bench: Workbench) -> None:
+    """A stopping host does not wait for a lock to its end."""
+    one = handling(Doing(), lock="index", lock_wait=600)
+    boundary, stop = Boundary(), StopSignal()
+    boundary.meanwhile("acquire", lambda: stop.set(HostStopping()))
+    bench.stores.leases.acquire(lock_blob(bench, "index"), "somebody", 60)
+    started = bench.clock.elapsed()
+    rescheduled(host_of(bench, stores=boundary.around(bench.stores), stop=stop).deliver(one, delivery()))
+    assert bench.clock.elapsed() - started < 1
+
+
+def test_a_lock_store_out_of_reach_sends_the_message_back(bench: Workbench) -> None:
+    """When the lock's store does not answer, the message comes again and nothing counts against it."""
+    one = handling(Doing(), lock="index")
+    boundary = Boundary()
+    boundary.next("acquire", Fault.LOST_REQUEST, Fault.LOST_REQUEST)
+    host = host_of(bench, stores=boundary.around(bench.stores))
+    assert "out of reach" in rescheduled(host.deliver(one, delivery())).reason
+    assert row_of(bench, one).failures == 0
+
+
+def test_a_lost_lock_ends_the_handler_and_refuses_its_commit(bench: Workbench) -> None:
+    """Whoever lost its lock commits nothing, and its message is free for the next one at once."""
+    one = handling(Doing(), lock="index")
+    host = host_of(bench)
+    working = begun(host, one)
+    working.rights.stop.set(LeaseLost("The lease on index is lost."))
+    with pytest.raises(LeaseLost, match="index") as caught:
+        working.message.commit({"row": {"n": 1}})
+    settlement = rescheduled(host.finish(working, None, caught.value))
+    assert bench.effects(one) == []
+    assert row_of(bench, one).state is State.RELEASED
+    bench.clock.advance(settlement.delay)
+    assert host.deliver(one, delivery(count=2)) == Complete()
+
+
+@pytest.mark.parametrize("value", ["a/b c#d?e", "ü" * 100, "🔑" * 120, "x" * 512])
+def test_any_text_makes_a_lock(bench: Workbench, value: str) -> None:
+    """A lock's field may hold anything a key may, however long its blob's name would be."""
+    assert bench.deliver(handling(Doing(), lock="customer:{id}"), {"id": value}) == Complete()
+
+
+# -- storage out of reach -----------------------------------------------------------------------------------
+
+
+def test_a_table_out_of_reach_before_the_effect(bench: Workbench) -> None:
+    """Without the table nothing runs, and the message comes again with growing waits instead of burning deliveries."""
+    body = Doing()
+    one = handling(body)
+    boundary = Boundary()
+    host = host_of(bench, stores=boundary.around(bench.stores))
+    for times in range(4):
+        boundary.next("commit", *[Fault.LOST_REQUEST] * 6)
+        boundary.next("get", *[Fault.LOST_REQUEST] * 6)
+        settlement = rescheduled(host.deliver(one, delivery(reschedules=times)))
+        assert settlement.reason == "the claim table is out of reach"
+        assert settlement.delay >= 0.8 * 2**times
+        boundary._of.clear()
+    assert body.calls == []
+    assert host.deliver(one, delivery(reschedules=4)) == Complete()
+
+
+def test_a_table_that_refuses_is_told_by_its_own_words(bench: Workbench) -> None:
+    """A refusal that trying again will not change is told as it is, and the message still is not lost."""
+
+    def refuse(*_: object) -> list[str]:
+        raise StoreError("storage refused with 403.")
+
+    bench.stores.claims.commit = refuse  # type: ignore[method-assign, assignment]
+    assert "403" in rescheduled(bench.deliver(handling(Doing()), BODY)).reason
+
+
+def test_a_table_out_of_reach_after_the_effect_is_waited_for(bench: Workbench) -> None:
+    """After the effect the record is tried for a minute, so that a short outage costs only time."""
+    body = Doing()
+    one = handling(body)
+    boundary = Boundary()
+    host = host_of(bench, stores=boundary.around(bench.stores))
+    working = begun(host, one)
+    boundary.next("commit", Fault.LOST_REQUEST)
+    boundary.next("get", *[Fault.LOST_REQUEST] * 20)
+    assert host.finish(working, 7, None) == Complete(result=7)
+    assert row_of(bench, one).state is State.DONE
+
+
+def test_a_table_out_of_reach_for_long_after_the_effect(bench: Workbench) -> None:
+    """An effect that could not be recorded is put aside with a reason that says it was done, and never released."""
+    one = handling(Doing())
+    boundary = Boundary()
+    host = host_of(bench, stores=boundary.around(bench.stores))
+    working = begun(host, one)
+    boundary.next("commit", *[Fault.LOST_REQUEST] * 99)
+    boundary.next("get", *[Fault.LOST_REQUEST] * 99)
+    settlement = dead(host.finish(working, None, None))
+    assert settlement.reason == "DoneButNotRecorded"
+    for said in ("send_invoice", "m-1", "it was handled", "Do not replay it unless"):
+        assert said in settlement.description
+    assert row_of(bench, one).state is State.CLAIMED
+
+
+# -- effects and follow-ups ---------------------------------------------------------------------------------
+
+
+def test_rows_are_committed_with_the_claim(bench: Workbench) -> None:
+    """message.commit writes the handler's rows and the done mark together; what is returned after it stands."""
+    one = handling(Doing(lambda m: m.commit({"line 1": {"cents": 5}, "line/2": {"cents": 7, "paid": True}})))
+    assert bench.deliver(one, BODY) == Complete()
+    assert sorted(bench.effects(one), key=str) == [
+        {"name": "line 1", "key": KEY, "cents": 5},
+        {"name": "line/2", "key": KEY, "cents": 7, "paid": True},
+    ]
+    assert row_of(bench, one).state is State.DONE
+
+
+def test_what_is_raised_after_a_commit_changes_nothing(
+    bench: Workbench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message that was committed is done whatever its handler raises after it, and that is logged."""
+
+    def body(message: Message) -> None:
+        message.commit({"row": {"n": 1}})
+        raise ValueError("too late")
+
+    with caplog.at_level(logging.WARNING):
+        assert bench.deliver(handling(body), BODY) == Complete()
+    assert "raised after its commit" in caplog.text
+
+
+def test_a_commit_that_fails_writes_nothing(bench: Workbench) -> None:
+    """A handler that raises instead of committing leaves no rows, and its next attempt writes them once."""
+
+    def second(message: Message) -> None:
+        message.commit({"row": {"attempt": message.attempt}})
+
+    one = handling(Doing(ValueError("no"), second))
+    bench.clock.advance(rescheduled(bench.deliver(one, BODY)).delay)
+    assert bench.effects(one) == []
+    bench.deliver(one, BODY, reschedules=1)
+    assert [row["attempt"] for row in bench.effects(one)] == [2]
+
+
+def test_an_unanswered_commit_that_was_carried_out_is_done(bench: Workbench) -> None:
+    """A commit that got no answer for a minute but was carried out ends as done, with its follow-ups sent."""
+    other = handling(name="mail", queue="mails")
+
+    def body(message: Message) -> None:
+        message.enqueue(other, {"id": 1})
+        boundary.next("commit", Fault.LOST_REPLY)
+        boundary.next("get", *[Fault.LOST_REQUEST] * 34)
+        message.commit({"row": {"n": 1}})
+
+    one, boundary, sender = handling(body), Boundary(), MemorySender()
+    host = host_of(bench, stores=boundary.around(bench.stores), sender=sender)
+    assert host.deliver(one, delivery()) == Complete()
+    assert row_of(bench, one).state is State.DONE
+    assert len(bench.effects(one)) == len(sender.sent) == 1
+
+
+BAD_ROWS: dict[str, tuple[Any, str]] = {
+    "a hundred": ({str(n): {"n": n} for n in range(100)}, "at most 99"),
+    "a column of None": ({"row": {"n": None}}, "NoneType"),
+    "a column of a list": ({"row": {"n": [1]}}, "list"),
+    "a long text": ({"row": {"n": "x" * 40_000}}, "32000 characters"),
+    "a long number": ({"row": {"n": 2**63}}, "64 bits"),
+    "a taken name": ({"row": {"Timestamp": 1}}, "keep that name"),
+    "the toolkit's own": ({"row": {"key": 1}}, "keeps that name"),
+}
+
+
+@pytest.mark.parametrize(("rows", "said"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_rows_that_cannot_be_kept_are_refused(bench: Workbench, rows: Any, said: str) -> None:
+    """A row that a table cannot hold is refused with its name and the remedy, and nothing is written."""
+    raised: list[BaseException] = []
+
+    def body(message: Message) -> None:
+        try:
+            message.commit(rows)
+        except InputError as error:
+            raised.append(error)
+            raise
+
+    one = handling(body)
+    rescheduled(bench.deliver(one, BODY))
+    assert said in str(raised[0])
+    assert bench.effects(one) == []
+
+
+def test_a_row_name_taken_by_an_earlier_generation(bench: Workbench) -> None:
+    """After a replay a row of the same name is told apart by AlreadyRecordedError, so the handler can leave it out."""
+    seen: list[type] = []
+
+    def body(message: Message) -> None:
+        try:
+            message.commit({"row": {"n": 1}})
+        except AlreadyRecordedError as error:
+            seen.append(type(error))
+            message.commit({})
+
+    one = handling(body)
+    bench.deliver(one, BODY)
+    (rows,) = bench.stores.claims._rows.values()  # type: ignore[attr-defined]
+    claim_row = next(row for key, row in rows.items() if key.startswith("claim:"))
+    claim_row.values.update(state="released", generation=1)
+    assert bench.deliver(one, BODY, reschedules=1) == Complete()
+    assert seen == [AlreadyRecordedError]
+
+
+MAIL = handling(name="mail", queue="mails", key=None)
+
+
+def follow_ups(message: Message) -> None:
+    for number in (1, 2):
+        message.enqueue(MAIL, {"mail": number})
+
+
+class FailingSender(MemorySender):
+    """Fails the first times: before it sends, or after."""
+
+    def __init__(self, *, before: int = 0, after: int = 0) -> None:
+        super().__init__()
+        self.before, self.after = before, after
+
+    def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
+        if self.before:
+            self.before -= 1
+            raise TransportError
+        super().send(entity, messages)
+        if self.after:
+            self.after -= 1
+            raise TransportError
+
+
+def test_follow_ups_are_sent_after_the_record(bench: Workbench) -> None:
+    """Follow-ups go out once the message is done, in order, with ids that come from it."""
+    one = handling(Doing(follow_ups))
+    boundary = Boundary()
+    sender = MemorySender()
+    state_then: list[State] = []
+    send = sender.send
+
+    def look(entity: str, messages: Sequence[Outgoing]) -> None:
+        state_then.append(row_of(bench, one).state)
+        send(entity, messages)
+
+    sender.send = look  # type: ignore[method-assign]
+    host_of(bench, stores=boundary.around(bench.stores), sender=sender).deliver(one, delivery())
+    assert state_then == [State.DONE]
+    assert [sent.json for sent in sender.sent] == [{"mail": 1}, {"mail": 2}]
+    assert {sent.queue for sent in sender.sent} == {"mails"}
+    assert len({sent.message_id for sent in sender.sent}) == 2
+    assert boundary.calls == ["commit", "commit"]
+
+
+def test_follow_ups_of_a_failed_attempt_are_not_sent(bench: Workbench) -> None:
+    """What an attempt enqueued before it raised is not sent; the next attempt's follow-ups are."""
+
+    def failing(message: Message) -> None:
+        message.enqueue(MAIL, {"mail": "never"})
+        raise ValueError("no")
+
+    one = handling(Doing(failing, follow_ups))
+    bench.clock.advance(rescheduled(bench.deliver(one, BODY)).delay)
+    assert bench.sent == []
+    bench.deliver(one, BODY, reschedules=1)
+    assert [sent.json["mail"] for sent in bench.sent] == [1, 2]
+
+
+@pytest.mark.parametrize("failing", [{"before": 1}, {"after": 1}], ids=["not sent", "sent, unanswered"])
+def test_follow_ups_are_sent_again_with_the_same_ids(bench: Workbench, failing: dict[str, int]) -> None:
+    """When sending fails the message comes again, and its follow-ups are sent then, under the same ids."""
+    body = Doing(follow_ups)
+    one, sender = handling(body), FailingSender(**failing)
+    host = host_of(bench, sender=sender)
+    settlement = rescheduled(host.deliver(one, delivery()))
+    assert "follow-up" in settlement.reason
+    assert isinstance(host.deliver(one, delivery(reschedules=1)), Complete)
+    ids = [sent.message_id for sent in sender.sent]
+    assert len(set(ids)) == 2
+    assert ids[:2] == ids[-2:]
+    assert len(body.calls) == 1
+
+
+def test_follow_ups_survive_a_crash(bench: Workbench) -> None:
+    """A host that dies after the record and before sending leaves its follow-ups to whoever gets the message next."""
+    one = handling(Doing(follow_ups))
+    dying = host_of(bench, sender=FailingSender(before=1))
+    rescheduled(dying.deliver(one, delivery()))  # and its copy is never sent
+    assert bench.deliver(one, BODY, delivery_count=2) == Complete(duplicate=True)
+    expected = [sent.message_id for sent in bench.sent]
+    assert len(expected) == 2
+    bench.deliver(one, BODY, delivery_count=3)
+    assert [sent.message_id for sent in bench.sent] == expected * 2
+
+
+def test_a_rerun_sends_the_same_ids(bench: Workbench) -> None:
+    """A handler that is run again after a death sends its follow-ups under the ids the first run would have used."""
+    one, other = handling(Doing(follow_ups, follow_ups)), MemorySender()
+    dying = host_of(bench, sender=other)
+    working = begun(dying, one)
+    follow_ups(working.message)
+    first_ids = [item["id"] for item in working.rights.outbox]
+    bench.clock.advance(AFTER_CLAIM)
+    bench.deliver(one, BODY, delivery_count=2)
+    assert [sent.message_id for sent in bench.sent] == first_ids
+
+
+def test_too_many_follow_ups_are_told(bench: Workbench) -> None:
+    """Follow-ups that do not fit on the row fail the handler with the remedy, and leave no claim behind."""
+    one = handling(Doing(lambda m: m.enqueue(MAIL, "x" * 31_000)), retries=0)
+    settlement = dead(bench.deliver(one, BODY))
+    assert "put the data in a blob" in settlement.description
+    assert row_of(bench, one).state is State.FAILED
+    assert bench.sent == []
+
+
+def test_a_follow_up_after_the_commit_is_refused(bench: Workbench) -> None:
+    """message.enqueue after message.commit would be lost, so it raises."""
+    raised: list[str] = []
+
+    def body(message: Message) -> None:
+        message.commit({})
+        try:
+            message.enqueue(MAIL, {"mail": 1})
+        except InputError as error:
+            raised.append(str(error))
+
+    bench.deliver(handling(body), BODY)
+    assert "swap the two" in raised[0]
+
+
+# -- keys and bodies ----------------------------------------------------------------------------------------
+
+
+def test_a_key_with_another_body_is_put_aside(bench: Workbench) -> None:
+    """One key with two bodies is refused visibly and has no second effect."""
+    body = Doing()
+    one = handling(body)
+    bench.deliver(one, {"id": KEY, "cents": 5})
+    settlement = dead(bench.deliver(one, {"id": KEY, "cents": 6}))
+    assert settlement.reason == "KeyReused"
+    assert len(body.calls) == 1
+    assert bench.deliver(one, {"id": KEY, "cents": 5}) == Complete(duplicate=True)
+
+
+def test_a_copy_is_the_same_message(bench: Workbench) -> None:
+    """A copy that the toolkit sent has an id of its own, and for a handler without a key is still the same message."""
+    body = Doing(ValueError("no"))
+    one = handling(body, key=None, retries=3)
+    settlement = rescheduled(bench.deliverer.deliver(one, delivery(message_id="m-1")))
+    bench.clock.advance(settlement.delay)
+    copy = delivery(message_id="m-1~r1", reschedules=1, sent_as="m-1")
+    assert bench.deliverer.deliver(one, copy) == Complete()
+    assert [m.attempt for m in body.calls] == [1, 2]
+    assert [m.message_id for m in body.calls] == ["m-1", "m-1"]
+
+
+def test_nothing_of_a_body_is_logged(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
+    """A message's whole life logs its handler and ids, and nothing of its body."""
+    one = handling(Doing(), key=lambda m: m.message_id)
+    with caplog.at_level(logging.DEBUG):
+        bench.deliver(one, {"id": KEY, "iban": "hunter2"}, message_id="m-9")
+        bench.deliver(one, {"id": KEY, "iban": "hunter3"}, message_id="m-9")
+        bench.deliver(handling(), b'{"iban": "hunter2"}', message_id="m-10")
+    assert "m-9" in caplog.text
+    assert "hunter" not in caplog.text
+
+
+# -- async --------------------------------------------------------------------------------------------------
+
+
+def test_an_async_handler_has_the_same_outcomes(bench: Workbench) -> None:
+    """An async handler completes, replays its result, fails, and is put aside, as a plain one does."""
+    steps: list[Any] = [7, ValueError("no"), PermanentError("never")]
+
+    async def body(_: Message) -> Any:
+        await asyncio.sleep(0)
+        step = steps.pop(0)
+        if isinstance(step, BaseException):
+            raise step
+        return step
+
+    one = handling(body, keep_result=True)
+    assert bench.deliver(one, BODY) == Complete(result=7)
+    assert bench.deliver(one, BODY) == Complete(duplicate=True, result=7)
+    rescheduled(bench.deliver(one, {"id": "B"}))
+    assert dead(bench.deliver(one, {"id": "C"})).reason == "Failed"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_an_async_handler_cannot_end_the_loop(bench: Workbench, error: BaseException) -> None:
+    """SystemExit and its like inside an async handler end the handler, and not the host's event loop."""
+
+    async def body(_: Message) -> None:
+        raise error
+
+    one = handling(body)
+
+    async def host() -> str:
+        await bench.deliverer.deliver_async(one, delivery())
+        await asyncio.sleep(0)
+        return "still here"
+
+    assert asyncio.run(host()) == "still here"
+    assert row_of(bench, one).state is State.RELEASED
+
+
+def test_an_async_handler_is_cancelled_when_its_host_stops(bench: Workbench) -> None:
+    """A stop cancels an async handler at its next await, and the message is given back at once."""
+
+    async def body(_: Message) -> None:
+        begun_it.set()
+        await asyncio.Event().wait()
+
+    one, begun_it = handling(body), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        delivering = pool.submit(bench.deliver, one, BODY)
+        assert begun_it.wait(5)
+        bench.stop.set(HostStopping())
+        assert rescheduled(delivering.result(5)).delay == 0.0
+    assert row_of(bench, one).failures == 0
+
+
+def test_a_cancelled_delivery_is_finished_properly(bench: Workbench) -> None:
+    """A host that cancels a delivery, however often, has its claim given back before the task ends."""
+    one_begun = asyncio.Event()
+
+    async def body(_: Message) -> None:
+        one_begun.set()
+        await asyncio.Event().wait()
+
+    one = handling(body)
+
+    async def host() -> Any:
+        task = asyncio.create_task(bench.deliverer.deliver_async(one, delivery()))
+        await one_begun.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        return await task
+
+    rescheduled(asyncio.run(host()))
+    assert row_of(bench, one).state is State.RELEASED
+    assert bench.deliverer.drain(0)
+
+
+def test_a_delivery_cancelled_while_claiming_is_given_back(bench: Workbench) -> None:
+    """A cancellation that comes while the claim is being made leaves no claim behind, and nothing runs."""
+    claiming, go_on = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    async def body(message: Message) -> None:
+        ran.append(message.key)
+
+    def hold() -> None:
+        claiming.set()
+        assert go_on.wait(5)
+
+    one, boundary = handling(body), Boundary()
+    boundary.meanwhile("commit", hold)
+    other = host_of(bench, stores=boundary.around(bench.stores))
+
+    async def host() -> Any:
+        task = asyncio.create_task(other.deliver_async(one, delivery()))
+        await asyncio.to_thread(claiming.wait, 5)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        return await task
+
+    rescheduled(asyncio.run(host()))
+    assert ran == []
+    assert row_of(bench, one).state is State.RELEASED
+    assert other.drain(0)
+
+
+def test_twenty_duplicates_at_once_have_one_effect(bench: Workbench) -> None:
+    """Twenty deliveries of a message at the same instant run it once; nobody raises, and all come again or are done."""
+    start = threading.Barrier(20)
+    body = Doing()
+    one = handling(body)
+    hosts = [host_of(bench, name=f"h{n}") for n in range(20)]
+
+    def race(n: int) -> Any:
+        start.wait()
+        return hosts[n].deliver(one, delivery())
+
+    with ThreadPoolExecutor(20) as pool:
+        settlements = list(pool.map(race, range(20)))
+    assert len(body.calls) == 1
+    assert settlements.count(Complete()) == 1
+    assert all(isinstance(s, Complete | Reschedule) for s in settlements)

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.messages import delivery, handling
+
+from runonce.errors import InputError, PermanentError
+from runonce.messages.message import LONGEST_KEY, BadMessageError, Delivery, Message, read_key
+
+SECRET = "hunter2"
+
+
+def message(body: bytes, **options: Any) -> Message:
+    """A message that nobody has claimed."""
+    return Message(handling(**options), Delivery(body, "m-1"))
+
+
+def key_of(body: object, **options: Any) -> str:
+    """The key that a handler reads from a body."""
+    one = handling(**options)
+    return read_key(one, Message(one, delivery(body)))
+
+
+def test_a_message_shows_what_came() -> None:
+    """Body, ids, count, time and properties are as the transport delivered them."""
+    came = Delivery(b"{}", "m-1", 3, None, "c-1", {"kind": "test"})
+    one = Message(handling(), came)
+    assert (one.handler, one.body, one.message_id, one.delivery_count) == ("send_invoice", b"{}", "m-1", 3)
+    assert (one.enqueued_at, one.correlation_id, one.properties) == (None, "c-1", {"kind": "test"})
+
+
+def test_text_drops_a_byte_order_mark() -> None:
+    """The body as text is UTF-8, with or without a byte order mark."""
+    assert message(b"\xef\xbb\xbfgr\xc3\xbc\xc3\x9fe").text == "grüße"
+    assert message(b"").text == ""
+
+
+def test_what_is_no_text_is_refused() -> None:
+    """A body that is not UTF-8 is bad, and its bytes are not repeated."""
+    with pytest.raises(BadMessageError, match="not UTF-8") as caught:
+        _ = message(SECRET.encode() + b"\xff").text
+    assert caught.value.reason == "NotText"
+    assert SECRET not in str(caught.value)
+
+
+def test_json_is_read_once() -> None:
+    """The body is parsed once and the same value given each time, null too."""
+    one = message(b'{"a": [1]}')
+    assert one.json is one.json
+    assert message(b"null").json is None
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"a": 1', b"hunter2", b"[1,]", b"[" * 100_000, b"9" * 5000])
+def test_what_is_no_json_is_refused(body: bytes) -> None:
+    """A body that is not JSON is bad, and the message says where and not what."""
+    with pytest.raises(BadMessageError) as caught:
+        _ = message(body).json
+    assert caught.value.reason == "NotJson"
+    assert "send_invoice, message m-1" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_field_is_found_by_its_path() -> None:
+    """A dotted path leads into objects within objects."""
+    one = message(b'{"order": {"id": "A-1", "lines": [1]}, "n": null}')
+    assert one.field("order.id") == "A-1"
+    assert one.field("order") == {"id": "A-1", "lines": [1]}
+    assert one.field("n") is None
+
+
+@pytest.mark.parametrize("path", ["missing", "order.missing", "order.lines.0", "order.id.more", "n.x", ""])
+def test_a_field_that_is_not_there_is_named(path: str) -> None:
+    """Without the field the message is bad, and the path is named."""
+    one = message(b'{"order": {"id": "hunter2", "lines": [1]}, "n": null}')
+    with pytest.raises(BadMessageError, match="no field") as caught:
+        one.field(path)
+    assert caught.value.reason == "MissingKey"
+    assert repr(path) in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "A-17",
+        "a/b\\c#d?e",
+        "ünïcode ключ 🔑",
+        " padded ",
+        "x" * LONGEST_KEY,
+        "'; drop table",
+        "%2F",
+        "..",
+        "|:~",
+    ],
+)
+def test_any_printable_text_is_a_key(key: str) -> None:
+    """A key is any printable text of up to 512 characters: what tables refuse in keys does not matter here."""
+    assert key_of({"id": key}) == key
+
+
+def test_a_whole_number_is_a_key() -> None:
+    """A whole number is the key of its digits, so that 7 and "7" are the same message."""
+    assert key_of({"id": 7}) == key_of({"id": "7"}) == "7"
+    assert key_of({"id": 0}) == "0"
+    assert key_of({"id": -1}) == "-1"
+
+
+def test_a_key_comes_from_a_path_a_function_or_the_message_id() -> None:
+    """A dotted path, a function of the message, or nothing, which means the message id."""
+    assert key_of({"order": {"id": "A-1"}}, key="order.id") == "A-1"
+    assert key_of({"a": "x", "b": "y"}, key=lambda m: f"{m.json['a']}-{m.json['b']}") == "x-y"
+    assert key_of({}, key=None) == "m-1"
+
+
+def refuse(_: Message) -> str:
+    raise PermanentError("this one never")
+
+
+def test_a_key_function_may_refuse_the_message() -> None:
+    """A PermanentError of a key function is passed on as it is."""
+    with pytest.raises(PermanentError, match="this one never"):
+        key_of({}, key=refuse)
+
+
+BAD_KEYS: dict[str, tuple[Any, str, str]] = {
+    "missing": ({}, "MissingKey", "no field 'id'"),
+    "empty": ({"id": ""}, "MissingKey", "is empty"),
+    "blank": ({"id": " \t"}, "MissingKey", "is empty"),
+    "null": ({"id": None}, "BadKey", "NoneType"),
+    "true": ({"id": True}, "BadKey", "bool"),
+    "float": ({"id": 12.5}, "BadKey", "float"),
+    "list": ({"id": [SECRET]}, "BadKey", "list"),
+    "object": ({"id": {"a": SECRET}}, "BadKey", "dict"),
+    "513 characters": ({"id": SECRET * 73 + "xx"}, "BadKey", "513 characters"),
+    "2,000 characters": ({"id": SECRET + "x" * 1993}, "BadKey", "2000 characters"),
+    "a digit too many": ({"id": 10**512}, "BadKey", "513 characters"),
+    "newline": ({"id": SECRET + "\n"}, "BadKey", "control characters"),
+    "null character": ({"id": SECRET + "\0"}, "BadKey", "control characters"),
+    "half a surrogate pair": ({"id": SECRET + "\ud800"}, "BadKey", "control characters"),
+    "body is a list": ([SECRET], "MissingKey", "no field 'id'"),
+    "body is a text": (SECRET, "MissingKey", "no field 'id'"),
+}
+
+
+@pytest.mark.parametrize(("body", "reason", "said"), BAD_KEYS.values(), ids=BAD_KEYS)
+def test_what_can_be_no_key_is_refused(body: Any, reason: str, said: str) -> None:
+    """A message without a usable key is bad: its reason says why, names the remedy, and repeats no value."""
+    with pytest.raises(BadMessageError) as caught:
+        key_of(body)
+    text = str(caught.value)
+    assert caught.value.reason == reason
+    assert said in text
+    assert text.startswith("Handler send_invoice, message m-1: ")
+    assert "Correct what sends it" in text
+    assert SECRET not in text
+
+
+def test_a_failing_key_function_is_named_without_its_text() -> None:
+    """What a key function raises may repeat the body, so only its kind is told."""
+    with pytest.raises(BadMessageError, match="its key function raised ValueError") as caught:
+        key_of({"id": SECRET}, key=lambda m: str(int(m.json["id"])))
+    assert SECRET not in str(caught.value)
+
+
+def test_without_message_id_and_key_a_message_is_bad() -> None:
+    """A handler that goes by the message id refuses a message that has none."""
+    one = handling(key=None)
+    with pytest.raises(BadMessageError, match="no message id"):
+        read_key(one, Message(one, Delivery(b"{}", "")))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda m: m.attempt,
+        lambda m: m.fencing_token,
+        lambda m: m.idempotency_key,
+        lambda m: m.log,
+        lambda m: m.blobs,
+        lambda m: m.checkpoint,
+        lambda m: m.stopping,
+        lambda m: m.check(),
+        lambda m: m.commit({}),
+        lambda m: m.enqueue(handling(), {"id": 1}),
+    ],
+)
+def test_an_unclaimed_message_has_no_rights(use: Any) -> None:
+    """What comes with a claim is refused without one, and the message points to the workbench."""
+    with pytest.raises(InputError, match="Workbench"):
+        use(message(json.dumps({"id": 1}).encode()))

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runonce.errors import StoreError
+from runonce.messages.rows import (
+    SHARDS,
+    MessageRow,
+    State,
+    decode_message,
+    digest,
+    effect_key,
+    fingerprint,
+    partition,
+    place,
+)
+from runonce.records import encode
+from runonce.stores.protocols import Row
+
+NOW = datetime(2026, 1, 1, 3, 0, 0, 123456, tzinfo=UTC)
+
+FULL = MessageRow(
+    handler="send_invoice",
+    entity="orders/billing",
+    key="a/b#ü\n",
+    state=State.UNKNOWN,
+    reason="why",
+    error="trace",
+    owner="o-1",
+    write_id="w-1",
+    epoch=2**40,
+    attempt=3,
+    failures=2,
+    abandoned=1,
+    generation=4,
+    fingerprint="f",
+    message_id="m-1",
+    host="h",
+    lease=60,
+    started_at=NOW,
+    finished_at=NOW,
+    retry_at=NOW,
+    expires_at=NOW,
+    checkpoint='{"at":1}',
+    progress={"lines": 7},
+    follow_ups=5,
+    result="null",
+    outbox=({"to": "q", "id": "x", "body": "{}"},),
+    replays=("2026-01-01T00:00:00Z",),
+)
+
+
+def read(row: MessageRow) -> Row:
+    return Row("claim:1", encode(row), "etag", NOW, NOW)
+
+
+def test_a_row_survives_the_table() -> None:
+    """Every column comes back as it was, and the sample fills every one of them."""
+    assert decode_message(read(FULL)) == FULL
+    empty = MessageRow("h", "e", "k")
+    assert decode_message(read(empty)) == empty
+    unfilled = [f.name for f in fields(FULL) if getattr(FULL, f.name) == getattr(empty, f.name)]
+    assert unfilled == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"state": "lost"}, {"epoch": "x"}, {"outbox": "{"}, {"started_at": "soon"}, {"progress": 3}]
+)
+def test_a_row_edited_by_hand_is_told(change: dict[str, str | int]) -> None:
+    """A row that cannot be read is an error that names the row and the remedy."""
+    row = read(FULL)
+    with pytest.raises(StoreError, match="claim:1 cannot be read"):
+        decode_message(replace(row, values={**row.values, **change}))
+
+
+def test_a_row_of_another_version_is_told() -> None:
+    """A row that lacks a column is an error too, and no KeyError."""
+    row = read(FULL)
+    with pytest.raises(StoreError, match="KeyError"):
+        decode_message(replace(row, values={k: v for k, v in row.values.items() if k != "epoch"}))
+
+
+def test_a_digest_knows_its_parts_apart() -> None:
+    """Parts are told apart by their lengths, so moving a character from one to the next changes the hash."""
+    assert digest("a", "bc") != digest("ab", "c")
+    assert digest("a", "") != digest("", "a") != digest("a")
+    assert digest("1:a") != digest("1", "a")
+
+
+@given(st.text(max_size=600), st.text(max_size=60))
+def test_any_key_has_a_place(key: str, entity: str) -> None:
+    """Any key has a place that tables allow, always the same one."""
+    where, row_key = place("shop", entity, "send_invoice", key)
+    assert (where, row_key) == place("shop", entity, "send_invoice", key)
+    assert len(where) < 120
+    assert len(row_key) < 120
+    assert not set("/\\#?") & set(where + row_key)
+    assert (where + row_key).isprintable()
+
+
+def test_places_differ_by_each_of_their_parts() -> None:
+    """Namespace, entity, handler and key each make another row: a second subscriber is no duplicate of the first."""
+    ways = [
+        ("shop", "orders/a", "h", "k"),
+        ("shop2", "orders/a", "h", "k"),
+        ("shop", "orders/b", "h", "k"),
+        ("shop", "orders/a", "h2", "k"),
+        ("shop", "orders/a", "h", "k2"),
+    ]
+    assert len({place(*way) for way in ways}) == len(ways)
+
+
+def test_rows_spread_over_all_shards() -> None:
+    """A handler's claims lie in all of its shards, so that one busy handler is not one hot partition."""
+    used = {place("shop", "q", "h", str(n))[0] for n in range(500)}
+    assert used == {partition("shop", "h", shard) for shard in range(SHARDS)}
+
+
+def test_an_effect_lies_with_its_claim() -> None:
+    """A row's effects have keys made of the claim's own, apart from the claims' range, and differ by name."""
+    _, claim_key = place("shop", "q", "h", "k")
+    first, second = effect_key(claim_key, "a/b"), effect_key(claim_key, "a#b")
+    assert first != second
+    assert first.startswith("effect:")
+    assert not "claim:" <= first < "claim;"
+
+
+def test_a_fingerprint_tells_bodies_apart() -> None:
+    """Two bodies have two fingerprints, and one body one."""
+    assert fingerprint(b"a") == fingerprint(b"a") != fingerprint(b"b")
+
+
+def test_the_idempotency_key_changes_with_a_replay_only() -> None:
+    """It is the same for every attempt and epoch, and another one after an operator's replay."""
+    row = MessageRow("h", "q", "k")
+    assert row.idempotency_key == replace(row, attempt=3, epoch=9).idempotency_key
+    assert row.idempotency_key != replace(row, generation=1).idempotency_key
+    assert row.idempotency_key != replace(row, key="k2").idempotency_key
+    assert row.idempotency_key != replace(row, entity="q2").idempotency_key

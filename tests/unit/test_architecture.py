@@ -1,0 +1,303 @@
+"""The design's rules about who may know whom, held by reading the source."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import runonce
+
+ROOT = Path(__file__).resolve().parents[2]
+
+OUTER = ("hosts", "cli", "experiments", "runtime", "producer", "transports", "testing", "__main__")
+"""What puts the parts together: may know everything."""
+OUTERMOST = ("hosts", "cli", "experiments", "__main__")
+"""What nothing else may know."""
+ORCHESTRATORS = ("dispatch", "recovery", "report", "messages.deliver")
+"""What calls the stages in order. Everything neither here nor above is a stage or below one."""
+PROTOCOLS = ("stores.protocols", "transports.protocols")
+PURE = (
+    "ncrontab",
+    "zones",
+    "schedule",
+    "misfire",
+    "host_cron",
+    "job",
+    "plan",
+    "records",
+    "messages.plan",
+    "messages.settle",
+)
+"""Decide, and do no I/O: they know only each other, the errors and the protocols' values."""
+AZURE = ("stores.azure", "stores.azure_blobs", "stores.azure_errors")
+KNOW_AZURE = (*AZURE, *OUTER)
+"""Who may import an Azure package, or the stores made of them."""
+LONGEST = 400
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: of what, and whether it happens when the module is imported."""
+
+    of: str
+    at_once: bool
+    for_types: bool
+
+
+@cache
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by name, without "runonce."; the facade is ""."""
+    found = {}
+    for file in sorted((ROOT / "runonce").rglob("*.py")):
+        parts = file.relative_to(ROOT / "runonce").with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def imports(file: Path) -> list[Import]:
+    """What a file imports, wherever in it; `from package import module` counts as the module."""
+    found: list[Import] = []
+
+    def visit(node: ast.AST, *, at_once: bool, for_types: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            typing = for_types or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
+            now = at_once and not typing and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            if isinstance(child, ast.Import):
+                found.extend(Import(name.name, now, typing) for name in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{file}: a relative import"
+                package = str(child.module)
+                for name in child.names:
+                    inner = f"{package}.{name.name}".removeprefix("runonce.")
+                    whole = package.startswith("runonce") and inner in modules()
+                    found.append(Import(f"{package}.{name.name}" if whole else package, now, typing))
+            visit(child, at_once=now, for_types=typing)
+
+    visit(tree(file), at_once=True, for_types=False)
+    return found
+
+
+def own(file: Path) -> list[tuple[str, Import]]:
+    """The modules of ours that a file imports, without "runonce."; the facade is ""."""
+    return [
+        (found.of.removeprefix("runonce").removeprefix("."), found)
+        for found in imports(file)
+        if found.of.partition(".")[0] == "runonce"
+    ]
+
+
+def within(name: str, groups: tuple[str, ...]) -> bool:
+    """Whether a module is one of these or in one of these packages."""
+    return any(name == group or name.startswith(f"{group}.") for group in groups)
+
+
+def stages() -> dict[str, Path]:
+    return {
+        name: file
+        for name, file in modules().items()
+        if (name and not within(name, (*OUTER, *ORCHESTRATORS))) or name in PROTOCOLS
+    }
+
+
+def test_the_rules_are_about_something() -> None:
+    """Every module that a rule names exists, so that a renamed one does not slip out of it."""
+    named = {*OUTER, *OUTERMOST, *ORCHESTRATORS, *PROTOCOLS, *PURE, *AZURE}
+    assert [name for name in sorted(named) if not any(within(module, (name,)) for module in modules())] == []
+    assert len(stages()) > 20
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "jobs").glob("*.py")), ids=lambda file: file.name)
+def test_a_job_knows_only_the_facade(file: Path) -> None:
+    """A job file imports `runonce` itself and nothing from inside it, nor a module of Azure's."""
+    helpers = {helper.stem for helper in file.parent.glob("*.py")}
+    names = {found.of for found in imports(file)}
+    assert {name for name in names if name.startswith("runonce")} <= {"runonce"}
+    others = {name.partition(".")[0] for name in names} - {"runonce"} - helpers
+    assert others <= set(sys.stdlib_module_names)
+
+
+def test_the_functions_app_knows_only_its_host() -> None:
+    """function_app.py hands the jobs to the Functions host and imports nothing else of the toolkit."""
+    assert {name for name, _ in own(ROOT / "function_app.py")} == {"hosts.functions"}
+
+
+def test_nothing_below_knows_a_host() -> None:
+    """Hosts, the command line and the experiments are known to nothing outside them, not even for types."""
+    wrong = [
+        f"{name} → {of}"
+        for name, file in modules().items()
+        if not within(name, OUTERMOST)
+        for of, _ in own(file)
+        if within(of, OUTERMOST)
+    ]
+    assert wrong == []
+
+
+def test_a_stage_knows_no_orchestrator() -> None:
+    """Lease, claim, run, settle and the like import nothing that calls them, not even for types."""
+    wrong = [
+        f"{name} → {of}"
+        for name, file in stages().items()
+        for of, _ in own(file)
+        if within(of, (*ORCHESTRATORS, *OUTER)) and of not in PROTOCOLS
+    ]
+    assert wrong == []
+
+
+def test_only_the_outside_uses_the_facade() -> None:
+    """Inside the toolkit modules import each other by name: the facade is for jobs and for those who run them."""
+    wrong = [
+        name for name, file in modules().items() if not within(name, OUTER) for of, _ in own(file) if of == ""
+    ]
+    assert wrong == []
+
+
+def test_deciding_needs_no_storage() -> None:
+    """The pure modules import, when they run, only each other, the errors and the protocols' values."""
+    wrong = [
+        f"{name} → {of}"
+        for name in PURE
+        for of, found in own(modules()[name])
+        if not found.for_types and of not in (*PURE, *PROTOCOLS, "errors", "messages.rows")
+    ]
+    assert wrong == []
+
+
+def test_only_the_edge_knows_azure() -> None:
+    """Azure's packages, and the stores made of them, are imported by the stores themselves and by what starts them."""
+    wrong = [
+        f"{name} → {found.of}"
+        for name, file in modules().items()
+        if not within(name, KNOW_AZURE)
+        for found in imports(file)
+        if found.of.partition(".")[0] == "azure" or within(found.of.removeprefix("runonce."), AZURE)
+    ]
+    assert wrong == []
+
+
+def test_no_two_modules_need_each_other() -> None:
+    """Imports at import time have no circle, so that any module can be imported first."""
+    graph = {
+        name: {of for of, found in own(file) if found.at_once and of and of != name}
+        for name, file in modules().items()
+    }
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " → ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for of in sorted(graph.get(name, ())):
+                walk(of, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        walk(name, ())
+
+
+def classes(file: Path) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(tree(file)) if isinstance(node, ast.ClassDef)]
+
+
+def methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [child for child in node.body if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_a_protocol_is_small() -> None:
+    """No protocol has more than five methods, and each says what it does."""
+    protocols = {
+        f"{name}.{node.name}": node
+        for name, file in modules().items()
+        for node in classes(file)
+        if any(ast.unparse(base).startswith("Protocol") for base in node.bases)
+    }
+    assert len(protocols) >= 5
+    assert {name: len(methods(node)) for name, node in protocols.items() if len(methods(node)) > 5} == {}
+    silent = [
+        f"{name}.{method.name}"
+        for name, node in protocols.items()
+        for method in (node, *methods(node))
+        if not ast.get_docstring(method)
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", modules(), ids=lambda name: name or "runonce")
+def test_a_module_is_short(name: str) -> None:
+    """No module is longer than a person reads in one go."""
+    assert len(modules()[name].read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+def test_a_module_says_what_it_is_for() -> None:
+    """Every module opens with a sentence."""
+    assert [name for name, file in modules().items() if not ast.get_docstring(tree(file))] == []
+
+
+def test_public_names_are_explained() -> None:
+    """Every public class, and every public function longer than a line or two, has a docstring."""
+    silent = [
+        f"{name}.{node.name}"
+        for name, file in modules().items()
+        for node in tree(file).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+        and (isinstance(node, ast.ClassDef) or len(node.body) > 1)
+    ]
+    assert silent == []
+
+
+def test_what_jobs_see_is_explained_completely() -> None:
+    """Of what the facade hands out, every public method and attribute of a class says what it is."""
+    silent = []
+    for kind in (runonce.Run, runonce.Message):
+        file = Path(sys.modules[kind.__module__].__file__ or "")
+        for node in classes(file):
+            if not node.name.startswith("_"):
+                silent += [
+                    f"{node.name}.{method.name}"
+                    for method in methods(node)
+                    if not method.name.startswith("_") and not ast.get_docstring(method)
+                ]
+    assert silent == []
+
+
+def test_the_facade_is_complete_and_sorted() -> None:
+    """`runonce.__all__` names exactly what `runonce` imports, in order, and each name is there."""
+    imported = [
+        alias.asname or alias.name
+        for node in tree(modules()[""]).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    assert sorted(imported) == runonce.__all__
+    assert sorted(set(runonce.__all__)) == runonce.__all__
+    assert [name for name in runonce.__all__ if not hasattr(runonce, name)] == []
+    assert len(runonce.__all__) < 20
+
+
+@pytest.fixture(scope="module")
+def loaded() -> set[str]:
+    """The modules that a fresh Python has after `import runonce`."""
+    code = "import sys, json, runonce; print(json.dumps(sorted(sys.modules)))"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, timeout=60
+    )
+    return set(json.loads(answer.stdout))
+
+
+@pytest.mark.parametrize("package", ["azure", "croniter", "dateutil", "rich", "typer", "requests"])
+def test_importing_the_facade_is_cheap(loaded: set[str], package: str) -> None:
+    """`import runonce`, which every job file does, brings in nothing that only some of them need."""
+    assert sorted(name for name in loaded if name == package or name.startswith(f"{package}.")) == []

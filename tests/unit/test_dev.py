@@ -1,0 +1,302 @@
+"""dev.py: what it decides, and that it ends what it starts."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import dev
+from azurite import launcher
+
+ROOT = Path(dev.__file__).parent
+posix_only = pytest.mark.skipif(os.name == "nt", reason="Windows hands Ctrl-C to the child itself")
+
+
+def imported_modules(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+class TestBeforeAnythingIsInstalled:
+    def test_old_python_is_told_what_it_needs(self) -> None:
+        """A Python that is too old gets one line that says so, not a traceback."""
+        pretend = "import sys; sys.version_info = (3, 10, 4); exec(open('dev.py').read())"
+        answer = subprocess.run(
+            [sys.executable, "-c", pretend], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert answer.returncode == 1
+        assert answer.stderr.startswith("dev.py needs Python 3.11 or newer")
+        assert answer.stderr.count("\n") == 1
+
+    def test_old_python_can_read_the_file_at_all(self) -> None:
+        """Nothing in dev.py is a syntax error on the Pythons that it turns away."""
+        ast.parse((ROOT / "dev.py").read_text(encoding="utf-8"), feature_version=(3, 7))
+
+    @pytest.mark.parametrize(
+        "name", ["dev.py", "azurite/launcher.py", "servicebus/launcher.py", "servicebus/entities.py"]
+    )
+    def test_standard_library_is_enough(self, name: str) -> None:
+        """dev.py and what it loads import nothing that has to be installed."""
+        assert imported_modules(ROOT / name) - sys.stdlib_module_names <= {
+            "azurite",
+            "servicebus",
+            "_typeshed",
+        }
+
+
+class TestServiceBus:
+    def manifest(self, monkeypatch: pytest.MonkeyPatch, *handlers: dict[str, str], code: int = 0) -> None:
+        """What `runonce manifest` says."""
+        answer = subprocess.CompletedProcess([], code, json.dumps({"handlers": handlers}))
+        monkeypatch.setattr(dev.subprocess, "run", lambda *_, **__: answer)
+
+    def test_it_has_the_queues_and_topics_of_the_handlers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A queue for each handler, and a topic once with all its subscriptions."""
+        self.manifest(
+            monkeypatch,
+            {"queue": "invoices", "topic": "", "subscription": ""},
+            {"queue": "", "topic": "orders", "subscription": "billing"},
+            {"queue": "", "topic": "orders", "subscription": "shipping"},
+        )
+        assert dev.servicebus_entities() == [
+            "--queue",
+            "invoices:lock=60,max_delivery=10,dedup=600",
+            "--topic",
+            "orders:billing,shipping,lock=60,max_delivery=10,dedup=600",
+        ]
+
+    def test_without_handlers_there_is_nothing_to_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It says what to write, and where."""
+        self.manifest(monkeypatch)
+        with pytest.raises(dev.SetupError, match="no file of jobs/ defines a handler"):
+            dev.servicebus_entities()
+
+    def test_a_machine_without_a_compiler_is_told_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A build that fails ends in the hint, not in an error: everything else works without it."""
+
+        def fail(command: list[str], **_: object) -> None:
+            raise launcher.CommandError(f"{command[0]}\nended with 1:\nerror: command 'gcc' failed")
+
+        self.manifest(monkeypatch, code=1)
+        monkeypatch.setattr(dev.launcher, "run_quietly", fail)
+        assert dev.install_servicebus() is False
+        said = capsys.readouterr().out
+        assert "command 'gcc' failed" in said
+        assert "apt-get install gcc" in said
+
+
+class TestSetUp:
+    @pytest.fixture
+    def checkout(self, tmp_path: Path) -> Path:
+        for name in dev.REQUIREMENT_FILES:
+            (tmp_path / name).write_text("a==1\n")
+        return tmp_path
+
+    @pytest.mark.parametrize("name", dev.REQUIREMENT_FILES)
+    def test_changed_requirement_file_changes_the_hash(self, checkout: Path, name: str) -> None:
+        """Packages are installed again when any of the requirement files changed."""
+        before = dev.requirements_hash(checkout)
+        assert dev.requirements_hash(checkout) == before
+        (checkout / name).write_text("a==2\n")
+        assert dev.requirements_hash(checkout) != before
+
+    def test_other_python_changes_the_hash(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Packages are installed again for another minor version of Python."""
+        before = dev.requirements_hash(checkout)
+        monkeypatch.setattr(sys, "version_info", (3, 99, 0))
+        assert dev.requirements_hash(checkout) != before
+
+    def test_second_time_does_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With a matching stamp no command runs; without one the packages are installed and the stamp is set."""
+        commands: list[list[str]] = []
+        monkeypatch.setattr(dev, "VENV", tmp_path)
+        monkeypatch.setattr(dev, "VENV_PYTHON", Path(sys.executable))
+        monkeypatch.setattr(launcher, "run_quietly", lambda command, **_: commands.append(command))
+        dev.set_up()
+        assert [command[1:4] for command in commands] == [["-m", "pip", "install"]]
+        dev.set_up()
+        assert len(commands) == 1
+
+    def test_python_without_ensurepip_borrows_pip(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Where venv cannot bring pip, the machine's own pip fills the environment."""
+        commands: list[list[str]] = []
+
+        def fail_to_bring_pip(command: list[str], **_: object) -> None:
+            commands.append(command)
+            if "venv" in command and "--without-pip" not in command:
+                raise launcher.CommandError("no ensurepip")
+
+        monkeypatch.setattr(dev, "VENV_PYTHON", tmp_path / "none")
+        monkeypatch.setattr(launcher, "run_quietly", fail_to_bring_pip)
+        dev.set_up_venv()
+        assert commands[-1] == [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(tmp_path / "none"),
+            "install",
+            "pip",
+        ]
+        assert "making .venv" in capsys.readouterr().out
+
+    def test_python_without_venv_and_pip_names_the_remedy(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Where neither venv nor pip can help, the message says which package to install."""
+
+        def fail(command: list[str], **_: object) -> None:
+            raise launcher.CommandError(f"{command} failed")
+
+        monkeypatch.setattr(dev, "VENV_PYTHON", tmp_path / "none")
+        monkeypatch.setattr(launcher, "run_quietly", fail)
+        with pytest.raises(dev.SetupError, match="apt install python3-venv"):
+            dev.set_up_venv()
+        assert "failed after" in capsys.readouterr().out
+
+
+class TestCommandLine:
+    def test_what_follows_test_is_for_pytest(self) -> None:
+        """Everything after `test` reaches pytest, in order and after dev.py's own choices, so that it wins."""
+        options = dev.parse(["test", "-k", "lease", "-x", "tests/unit", "-n", "0"])
+        assert dev.pytest_command(options.pytest_arguments)[-6:] == [
+            "-k",
+            "lease",
+            "-x",
+            "tests/unit",
+            "-n",
+            "0",
+        ]
+
+    @pytest.mark.parametrize("command", sorted(set(dev.COMMANDS) - {"test"}))
+    def test_misspelt_option_is_refused(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """A command that does not know an option says so instead of running without it."""
+        with pytest.raises(SystemExit) as stop:
+            dev.parse([command, "--nope"])
+        assert stop.value.code == 2
+        assert "--nope" in capsys.readouterr().err
+
+    def test_demo_takes_a_file_of_invoices(self) -> None:
+        """`demo --invoices PATH` keeps the path."""
+        assert dev.parse(["demo", "--invoices", "mine.csv"]).invoices == Path("mine.csv")
+
+    @pytest.mark.parametrize(("cores", "processes"), [(1, 2), (2, 4), (4, 8), (64, 8)])
+    def test_tests_share_the_cores(self, cores: int, processes: int) -> None:
+        """Tests run in two processes per core, never fewer than two nor more than eight."""
+        assert dev.pytest_processes(cores) == processes
+
+    def test_trouble_is_one_message_and_exit_code_one(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A failed installation ends with its message on stderr, not with a traceback."""
+
+        def fail(_: object) -> int:
+            raise launcher.CommandError("pip install ended with 1")
+
+        monkeypatch.setitem(dev.COMMANDS, "check", fail)
+        monkeypatch.setattr(dev, "stop_on_signals", lambda: None)
+        assert dev.main(["check"]) == 1
+        assert capsys.readouterr().err == "dev.py: pip install ended with 1\n"
+
+
+class TestStep:
+    def test_line_carries_the_seconds(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A step that is not on a terminal prints one line when it begins and one when it ended."""
+        with dev.step("looking"):
+            pass
+        first, last = capsys.readouterr().out.splitlines()
+        assert first == "dev.py: looking ..."
+        assert last == "dev.py: looking ... 0.0 s"
+
+
+CHILD = """
+import signal, sys, time
+asked = []
+signal.signal(signal.SIGINT, lambda *_: asked.append(1))
+print("ready", flush=True)
+deadline = time.monotonic() + 20
+while not asked and time.monotonic() < deadline:
+    time.sleep(0.01)
+time.sleep({drain})
+print("asked", len(asked), flush=True)
+"""
+STRAY = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
+PARENT = """
+import sys, dev
+dev.COMMANDS["check"] = lambda _: dev.run([sys.executable, "-c", sys.argv[1]])
+sys.exit(dev.main(["check"]))
+"""
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+@posix_only
+class TestRun:
+    def start(self, child: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", PARENT, child], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+
+    @pytest.mark.parametrize(
+        ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    )
+    def test_request_to_stop_reaches_the_child_once(self, sent: signal.Signals, code: int) -> None:
+        """Whichever signal ends dev.py, the child is asked once, may finish, and the exit code tells which."""
+        with self.start(CHILD.format(drain=0.2)) as parent:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "ready\n"
+            parent.send_signal(sent)
+            assert parent.stdout.read() == "asked 1\ndev.py: stopped\n"
+        assert parent.returncode == code
+
+    def test_second_request_does_not_wait(self) -> None:
+        """Asked again, dev.py ends a child that is still busy."""
+        with self.start(CHILD.format(drain=30)) as parent:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "ready\n"
+            began = time.monotonic()
+            parent.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            parent.send_signal(signal.SIGINT)
+            assert parent.stdout.read() == "dev.py: stopped\n"
+        assert parent.returncode == 130
+        assert time.monotonic() - began < 5
+
+    def test_what_the_child_left_behind_ends_too(self) -> None:
+        """A process the child started and forgot is gone when dev.py returns."""
+        with self.start(STRAY) as parent:
+            assert parent.stdout is not None
+            stray = int(parent.stdout.read())
+        assert parent.returncode == 0
+        assert not running(stray)
+
+    def test_exit_code_is_the_childs(self) -> None:
+        """dev.py ends with the exit code of the command it ran."""
+        with self.start("raise SystemExit(7)") as parent:
+            pass
+        assert parent.returncode == 7

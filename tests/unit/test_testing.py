@@ -1,0 +1,93 @@
+"""The workbench that users test their handlers with."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+from runonce import Message, PermanentError, handler
+from runonce.testing import Complete, DeadLetter, Reschedule, Sent, Workbench
+
+
+@handler(queue="mails", key="mail")
+def send_mail(message: Message) -> None:
+    """Stands in for another handler."""
+
+
+@handler(queue="invoices", key="invoice_id", retries=1, retry_delay=30)
+def send_invoice(message: Message) -> str:
+    """Commits a row and sends a follow-up."""
+    number = message.json["invoice_id"]
+    if message.json.get("broken"):
+        raise PermanentError("broken")
+    if message.json.get("flaky") and message.attempt == 1:
+        raise ConnectionError("provider away")
+    message.enqueue(send_mail, {"mail": number})
+    message.commit({f"invoice {number}": {"paid": False}})
+    return f"sent {number}"
+
+
+@handler(queue="ticks")
+async def tick(message: Message) -> int:
+    """Has no key but its message's id, and is async."""
+    return len(message.body)
+
+
+def test_the_example_in_the_docs() -> None:
+    """A message delivered twice has one effect, whose rows and follow-ups can be looked at."""
+    bench = Workbench()
+    assert bench.deliver(send_invoice, {"invoice_id": 7}) == Complete(result="sent 7")
+    assert bench.deliver(send_invoice, {"invoice_id": 7}, delivery_count=2) == Complete(duplicate=True)
+    assert bench.effects(send_invoice) == [{"name": "invoice 7", "key": "7", "paid": False}]
+    assert [sent.json for sent in bench.sent] == [{"mail": 7}] * 2
+    assert len({sent.message_id for sent in bench.sent}) == 1
+
+
+def test_retries_need_the_clock_to_go_on() -> None:
+    """A failing message comes again when its delay is over, and is dead-lettered when its retries are used up."""
+    bench = Workbench()
+    settlement = bench.deliver(send_invoice, {"invoice_id": 7, "flaky": True})
+    assert isinstance(settlement, Reschedule)
+    assert isinstance(
+        bench.deliver(send_invoice, {"invoice_id": 7, "flaky": True}, reschedules=1), Reschedule
+    )
+    bench.clock.advance(settlement.delay)
+    assert isinstance(bench.deliver(send_invoice, {"invoice_id": 7, "flaky": True}, reschedules=2), Complete)
+    assert isinstance(bench.deliver(send_invoice, {"invoice_id": 8, "broken": True}), DeadLetter)
+
+
+def test_what_was_sent_is_seen_whole() -> None:
+    """A follow-up shows its queue, id, body and time."""
+    bench = Workbench()
+    bench.deliver(send_invoice, {"invoice_id": 7})
+    (sent,) = bench.sent
+    assert sent == Sent("mails", sent.message_id, b'{"mail":7}', None)
+    assert sent.message_id.startswith("send_invoice-")
+    bench.sender.close()
+
+
+def test_a_handler_without_a_key_and_async() -> None:
+    """Without a key the same body is the same message, unless its id says otherwise; async makes no difference."""
+    bench = Workbench()
+    assert bench.deliver(tick, b"four") == Complete(result=4)
+    assert bench.deliver(tick, "four") == Complete(duplicate=True)
+    assert bench.deliver(tick, b"four", message_id="another") == Complete(result=4)
+
+
+@pytest.mark.parametrize("body", [b"no json", {}, {"invoice_id": None}, {"invoice_id": ""}])
+def test_a_bad_message_is_a_dead_letter(body: object) -> None:
+    """A message without its key is refused by the handler's host, as it would be when deployed."""
+    assert isinstance(Workbench().deliver(send_invoice, body), DeadLetter)
+
+
+def test_benches_leave_no_threads_behind() -> None:
+    """A workbench that is gone has no thread left, however many a test suite makes."""
+    before = set(threading.enumerate())
+    for _ in range(30):
+        Workbench().deliver(send_invoice, {"invoice_id": 7})
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert set(threading.enumerate()) <= before
