@@ -32,7 +32,7 @@ BUS = (
 
 
 def cost(name: str, environ: dict[str, str]) -> tuple[float, float]:
-    """Seconds that a fresh interpreter takes, by the clock and of CPU; the latter barely minds a busy machine."""
+    """Seconds that a fresh interpreter takes, by the clock and of CPU; the latter minds a busy machine less."""
     before, started = os.times(), time.perf_counter()
     subprocess.run([sys.executable, "-c", CODE[name]], cwd=ROOT, env=environ, check=True, capture_output=True)
     after = os.times()

@@ -35,6 +35,8 @@ LONGEST_KEY = 500
 KEPT_ATTEMPTS = 10
 """Earlier attempts kept on a run's row."""
 
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 
 class Outcome(StrEnum):
     """How a run ended, or that it has not."""
@@ -190,7 +192,7 @@ def _to_value(value: Any) -> Value:
             to_text(t): {"why": p.why, "not_before": to_text(p.not_before), "asked_at": to_text(p.asked_at)}
             for t, p in sorted(value.items())
         }
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _compact(value)
 
 
 def decode_job(row: Row) -> JobRow:

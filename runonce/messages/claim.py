@@ -218,6 +218,7 @@ class MessageClaim:
                 follow_ups=follow_ups,
             )
         )
+        self.check()  # a handler that was paused meanwhile must not go on
 
     def done(
         self,

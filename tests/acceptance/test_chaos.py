@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 SEED = 20260101
 JOBS, FIRE_TIMES, REPLICAS, KILLS, ITEMS = 20, 5, 5, 8, 3
-AT_MOST = 80.0
-"""Seconds for all of it."""
+AT_MOST = 150.0
+"""Seconds for all of it; a third of that on a machine that does nothing else."""
 
 
 def test_every_fire_time_is_done_once_whoever_is_killed(

@@ -17,12 +17,15 @@ from runonce.errors import InputError, PermanentError, SettingsError
 from runonce.experiments import (
     EXPERIMENTS,
     duplicates,
+    invoicing,
+    kill_9,
     late_replica,
     lease_and_claim,
     no_lock,
     pause,
     program,
     run_experiments,
+    sigterm,
 )
 from runonce.experiments.effects import CLOCK, Effect
 from runonce.experiments.invoicing import Bill, Charged
@@ -58,6 +61,11 @@ def short_lease(azurite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNONCE_STORAGE", azurite)
     for name, value in SHORT_LEASE.items():
         monkeypatch.setenv(name, value)
+    # How fast is for the demo to show, on a machine of its own; here other tests take the processor as well.
+    monkeypatch.setattr(sigterm, "RELEASED_WITHIN", 10.0)
+    monkeypatch.setattr(pause, "NOTICED_WITHIN", 10.0)
+    for module in (invoicing, kill_9, pause, sigterm):
+        monkeypatch.setattr(module, "STARTING", 30.0)
 
 
 # -- with real processes ---------------------------------------------------------------------------------------
