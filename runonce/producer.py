@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from runonce.messages.handler import Handler
+    from runonce.messages.transport import Sender
     from runonce.stores.protocols import Value
-    from runonce.transports.protocols import Sender
 
 _lock = threading.Lock()
 _senders: dict[str, Sender] = {}

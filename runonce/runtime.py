@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from runonce.discover import Discovered
     from runonce.messages.deliver import Deliverer
     from runonce.messages.handler import Handler
+    from runonce.messages.transport import Sender, Transport
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
-    from runonce.transports.protocols import Sender, Transport
 
 
 class Runtime:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from runonce.dispatch import Result
     from runonce.job import ScheduledJob
     from runonce.messages.handler import Handler
+    from runonce.messages.transport import Outgoing
     from runonce.stores.protocols import Value
-    from runonce.transports.protocols import Outgoing
 
 __all__ = [
     "Complete",

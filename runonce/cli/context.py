@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from runonce.errors import RunonceError
     from runonce.job import ScheduledJob
     from runonce.messages.handler import Handler
+    from runonce.messages.transport import Transport
     from runonce.records import JobRow
     from runonce.runtime import Runtime
     from runonce.settings import Settings, StorageConnection
     from runonce.stores.protocols import Stores
-    from runonce.transports.protocols import Transport
 
 
 class Context:

@@ -17,7 +17,7 @@ from runonce.errors import InputError, StoreError
 from runonce.messages.dead import DeadLetterView, view
 from runonce.messages.dead import replay as replay_one
 from runonce.messages.handler import Handler
-from runonce.transports.protocols import Dead, DeadLetters
+from runonce.messages.transport import Dead, DeadLetters
 
 AT_ONCE = 32
 """Dead letters taken in one go."""

@@ -12,7 +12,7 @@ from runonce.errors import PermanentError
 from runonce.experiments.effects import CLOCK, Effects
 from runonce.messages.enqueue import outgoing
 from runonce.messages.handler import handler
-from runonce.transports.protocols import Outgoing
+from runonce.messages.transport import Outgoing
 from runonce.transports.storage import POISON, StorageTransport
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runonce.experiments.lab import Lab
     from runonce.messages.handler import Handler
     from runonce.messages.message import Message
-    from runonce.transports.protocols import DeadLetters
+    from runonce.messages.transport import DeadLetters
 
 CUSTOMERS = "customers/"
 VISIBILITY = 30

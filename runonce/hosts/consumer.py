@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from runonce.messages.deliver import Deliverer
     from runonce.messages.handler import Handler
-    from runonce.transports.protocols import Inbox, Received, Transport
+    from runonce.messages.transport import Inbox, Received, Transport
 
 log = logging.getLogger("runonce.consumer")
 

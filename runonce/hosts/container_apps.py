@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from runonce.job import ScheduledJob
     from runonce.messages.handler import Handler
     from runonce.messages.settle import Settlement
+    from runonce.messages.transport import Inbox, Received, Transport
     from runonce.runtime import Runtime
     from runonce.settings import Settings
-    from runonce.transports.protocols import Inbox, Received, Transport
 
 MARK = "CONTAINER_APP_JOB_NAME"
 """Set by the platform in every execution."""

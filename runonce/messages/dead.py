@@ -14,14 +14,14 @@ from runonce.errors import ConflictError, PermanentError, StoreError
 from runonce.messages.message import Message, read_key
 from runonce.messages.rows import MessageRow, State, decode_message, fingerprint, place
 from runonce.messages.settle import suffixed
+from runonce.messages.transport import Dead, Outgoing
 from runonce.records import encode, to_text
 from runonce.stores.protocols import Replace
-from runonce.transports.protocols import Dead, Outgoing
 
 if TYPE_CHECKING:
     from runonce.claim import Ownership
     from runonce.messages.handler import Handler
-    from runonce.transports.protocols import DeadLetters, Sender
+    from runonce.messages.transport import DeadLetters, Sender
 
 TRIES = 5
 

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
     from runonce.clock import Clock
     from runonce.messages.handler import Handler
+    from runonce.messages.transport import Sender
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
-    from runonce.transports.protocols import Sender
 
 log = logging.getLogger("runonce.deliver")
 
@@ -305,9 +305,13 @@ class Deliverer:
         reason = brief(error)[:LONGEST_TEXT]
         failures = claim.row.failures + 1
         if isinstance(error, PermanentError) or failures > handler.retry.retries:
+            if isinstance(error, BadMessageError):  # it names handler and message itself
+                claim.fail(str(error)[:LONGEST_TEXT])
+                return DeadLetter(error.reason, str(error))
             claim.fail(reason, told(error))
-            name = error.reason if isinstance(error, BadMessageError) else "Failed"
-            return DeadLetter(name, f"Handler {handler.name}, message {working.message.message_id}: {reason}")
+            return DeadLetter(
+                "Failed", f"Handler {handler.name}, message {working.message.message_id}: {reason}"
+            )
         delay = handler.retry.wait(failures)
         retry_at = self.clock.now() + timedelta(seconds=delay)
         claim.release(retry_at, reason, failed=True, error=told(error))
@@ -354,7 +358,11 @@ class Deliverer:
             case Reschedule():
                 say.warning("comes again in %.1f s: %s", settlement.delay, settlement.reason)
             case DeadLetter():
-                say.error("dead-lettered (%s): %s", settlement.reason, settlement.description, exc_info=error)
+                # Where the message is at fault its description says all; a traceback would blame the handler.
+                traceback = None if isinstance(error, BadMessageError) else error
+                say.error(
+                    "dead-lettered (%s): %s", settlement.reason, settlement.description, exc_info=traceback
+                )
 
 
 def _done(claim: MessageClaim) -> bool:

@@ -11,14 +11,14 @@ from runonce.errors import InputError
 from runonce.messages.message import Delivery, Message, read_key
 from runonce.messages.rows import digest
 from runonce.messages.settle import LONGEST_ID, copy_id
-from runonce.transports.protocols import Outgoing
+from runonce.messages.transport import Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from runonce.messages.handler import Handler
     from runonce.messages.rows import MessageRow
-    from runonce.transports.protocols import Sender
+    from runonce.messages.transport import Sender
 
 BATCH = 100
 

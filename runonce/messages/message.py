@@ -121,8 +121,8 @@ class Message:
             self._parsed = True
         return self._json
 
-    def field(self, path: str) -> Any:
-        """The value at a dotted path of the JSON body.
+    def field(self, path: str, *, reason: str = "MissingField") -> Any:
+        """The value at a dotted path of the JSON body; `reason` names the dead letter when there is none.
 
         Raises:
             BadMessageError: There is none.
@@ -130,7 +130,7 @@ class Message:
         value: Any = self.json
         for part in path.split("."):
             if not isinstance(value, Mapping) or part not in value:
-                raise self.bad("MissingKey", f"its body has no field {path!r}")
+                raise self.bad(reason, f"its body has no field {path!r}")
             value = value[part]
         return value
 
@@ -327,7 +327,7 @@ def read_key(handler: Handler, message: Message) -> str:
             raise message.bad("MissingKey", f"its key function raised {type(error).__name__}") from error
         where = "its key function gave nothing"
     else:
-        value = message.field(handler.key)
+        value = message.field(handler.key, reason="MissingKey")
         where = f"its key {handler.key!r} is empty"
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)

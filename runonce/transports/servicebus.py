@@ -26,7 +26,7 @@ from runonce.errors import TransportError
 from runonce.messages.enqueue import copy_of
 from runonce.messages.message import Delivery
 from runonce.messages.settle import Complete, DeadLetter, Reschedule, Settlement
-from runonce.transports.protocols import Dead, Outgoing, Received
+from runonce.messages.transport import Dead, Outgoing, Received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -21,9 +21,9 @@ from runonce.errors import TransportError
 from runonce.messages.enqueue import copy_of
 from runonce.messages.message import Delivery
 from runonce.messages.settle import Complete, DeadLetter, Reschedule, Settlement
+from runonce.messages.transport import Dead, Outgoing, Received
 from runonce.records import to_text
 from runonce.stores.azure import QUICK, make_client
-from runonce.transports.protocols import Dead, Outgoing, Received
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

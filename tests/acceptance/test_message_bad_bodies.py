@@ -16,9 +16,9 @@ from runonce.hosts.consumer import Consumer
 from runonce.messages.deliver import Deliverer
 from runonce.messages.message import LONGEST_KEY, Delivery
 from runonce.messages.rows import State
+from runonce.messages.transport import Outgoing
 from runonce.stores.azure import azure_stores
 from runonce.testing import Complete, DeadLetter, Workbench
-from runonce.transports.protocols import Outgoing
 from runonce.transports.storage import StorageTransport
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ BAD: dict[str, tuple[Handler, bytes, str, str]] = {
         "note: value_error",
     ),
     "a model's validator with a mistake": (fragile, text({"id": "A"}), "InvalidBody", "KeyError"),
-    "no field for the lock": (LOCKED, text({"id": "A"}), "MissingKey", "no field 'customer'"),
+    "no field for the lock": (LOCKED, text({"id": "A"}), "MissingField", "no field 'customer'"),
     "a list for the lock": (LOCKED, text({"id": "A", "customer": [SECRET]}), "BadLock", "is list"),
     "a boolean for the lock": (LOCKED, text({"id": "A", "customer": False}), "BadLock", "is bool"),
     "a float for the lock": (LOCKED, text({"id": "A", "customer": 1.5}), "BadLock", "is float"),

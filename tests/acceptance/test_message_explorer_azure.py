@@ -37,8 +37,8 @@ from servicebus.launcher import Queue
 if TYPE_CHECKING:
     from runonce.messages.message import Message
     from runonce.messages.settle import Settlement
+    from runonce.messages.transport import Received
     from runonce.settings import Settings
-    from runonce.transports.protocols import Received
     from servicebus.launcher import Broker
 
 pytestmark = service_bus.sdk_forgets_sockets

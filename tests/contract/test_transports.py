@@ -19,10 +19,10 @@ from runonce.messages.dead import replay
 from runonce.messages.deliver import Deliverer
 from runonce.messages.handler import handler
 from runonce.messages.settle import Complete, DeadLetter, Reschedule
+from runonce.messages.transport import Outgoing
 from runonce.settings import ServiceBusConnection, StorageConnection
 from runonce.stores.memory import memory_stores
 from runonce.testing import ManualClock
-from runonce.transports.protocols import Outgoing
 from runonce.transports.servicebus import ServiceBusTransport
 from runonce.transports.storage import StorageTransport, wrap
 from servicebus.launcher import Queue, Topic
@@ -42,7 +42,7 @@ from tests.support.transports import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runonce.transports.protocols import Sender
+    from runonce.messages.transport import Sender
     from servicebus.launcher import Broker
 
 __all__ = ["proxies", "proxy"]

@@ -21,9 +21,9 @@ import pytest
 
 from runonce.claim import Ownership, read_run
 from runonce.clock import SystemClock
+from runonce.messages.transport import Outgoing
 from runonce.records import Outcome, decode_job, job_key
 from runonce.stores.azure import azure_stores
-from runonce.transports.protocols import Outgoing
 from runonce.transports.storage import StorageTransport
 from tests.support.functions_worker.environment import find_python
 from tests.support.image import Image, ignored

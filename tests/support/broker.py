@@ -10,7 +10,7 @@ from runonce.errors import TransportError
 from runonce.messages.enqueue import copy_of
 from runonce.messages.message import Delivery
 from runonce.messages.settle import Complete, DeadLetter, Reschedule
-from runonce.transports.protocols import Outgoing, Received
+from runonce.messages.transport import Outgoing, Received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

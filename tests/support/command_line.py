@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import textwrap
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import typer.testing
 from support.memory_transport import MemoryTransport
 from typer.testing import CliRunner
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
     from runonce.stores.protocols import Stores
+
+# The runner makes all commands anew for each invocation; the same ones serve, and a minute's tests take seconds.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 NOW = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC)
 EMULATOR = "UseDevelopmentStorage=true"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from runonce.messages.enqueue import copy_of
 from runonce.messages.message import Delivery
 from runonce.messages.settle import Complete, DeadLetter, Reschedule
-from runonce.transports.protocols import Dead, Outgoing, Received
+from runonce.messages.transport import Dead, Outgoing, Received
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

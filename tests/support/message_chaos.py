@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from runonce.messages.effects import read_effects
 from runonce.messages.enqueue import outgoing
+from runonce.messages.transport import Outgoing
 from runonce.stores.azure import azure_stores
-from runonce.transports.protocols import Outgoing
 from tests.support.transports import Pipe, make_handler
 
 if TYPE_CHECKING:

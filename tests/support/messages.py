@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from runonce.messages.claim import MessageClaim
     from runonce.messages.handler import Handler
     from runonce.messages.rows import MessageRow
+    from runonce.messages.transport import Sender
     from runonce.stop import StopSignal
     from runonce.stores.protocols import Row, Stores
     from runonce.testing import ManualClock
-    from runonce.transports.protocols import Sender
 
 LEASE = 60
 """Seconds of a claim's lease by default."""

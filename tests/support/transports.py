@@ -14,8 +14,8 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.queue import QueueClient
 
 from runonce.messages.handler import handler
+from runonce.messages.transport import Outgoing
 from runonce.settings import ServiceBusConnection, StorageConnection
-from runonce.transports.protocols import Outgoing
 from runonce.transports.servicebus import ServiceBusTransport
 from runonce.transports.storage import POISON, StorageTransport
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from runonce.messages.handler import Handler
-    from runonce.transports.protocols import DeadLetters, Inbox, Received, Sender, Transport
+    from runonce.messages.transport import DeadLetters, Inbox, Received, Sender, Transport
     from servicebus.launcher import Broker
 
 LOCK = 3

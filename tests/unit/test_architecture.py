@@ -22,7 +22,7 @@ OUTERMOST = ("hosts", "cli", "experiments", "__main__")
 """What nothing else may know."""
 ORCHESTRATORS = ("dispatch", "recovery", "report", "messages.deliver")
 """What calls the stages in order. Everything neither here nor above is a stage or below one."""
-PROTOCOLS = ("stores.protocols", "transports.protocols")
+PROTOCOLS = ("stores.protocols", "messages.transport")
 PURE = (
     "ncrontab",
     "zones",

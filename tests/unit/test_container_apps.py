@@ -14,8 +14,8 @@ from runonce.claim import Ownership, read_run
 from runonce.dispatch import Result
 from runonce.errors import StoreUnavailableError, TransportError
 from runonce.hosts.container_apps import LATE, start_again
+from runonce.messages.transport import Outgoing
 from runonce.records import Outcome
-from runonce.transports.protocols import Outgoing
 
 if TYPE_CHECKING:
     import threading

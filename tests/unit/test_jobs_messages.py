@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from runonce.messages.handler import Handler
-    from runonce.transports.protocols import Outgoing
+    from runonce.messages.transport import Outgoing
 
 JOBS = Path(__file__).parent.parent.parent / "jobs"
 found = discover(JOBS)

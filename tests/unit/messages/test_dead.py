@@ -10,13 +10,13 @@ from runonce.errors import PermanentError, StoreError, StoreUnavailableError, Tr
 from runonce.messages.dead import replay, view
 from runonce.messages.message import Delivery
 from runonce.messages.rows import State
+from runonce.messages.transport import Dead
 from runonce.testing import Complete, DeadLetter, Reschedule, Workbench
-from runonce.transports.protocols import Dead
 
 if TYPE_CHECKING:
     from runonce.messages.handler import Handler
     from runonce.messages.message import Message
-    from runonce.transports.protocols import Outgoing
+    from runonce.messages.transport import Outgoing
 
 
 class Letters:

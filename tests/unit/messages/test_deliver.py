@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from runonce.messages.handler import Handler
     from runonce.messages.message import Message
-    from runonce.transports.protocols import Outgoing
+    from runonce.messages.transport import Outgoing
 
 BODY = {"id": KEY}
 

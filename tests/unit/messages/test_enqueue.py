@@ -17,7 +17,7 @@ from runonce.testing import MemorySender
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from runonce.transports.protocols import Outgoing
+    from runonce.messages.transport import Outgoing
 
 ONE = handling()
 ROW = MessageRow("import_orders", "orders", "file-1")

@@ -76,7 +76,7 @@ def test_a_field_that_is_not_there_is_named(path: str) -> None:
     one = message(b'{"order": {"id": "hunter2", "lines": [1]}, "n": null}')
     with pytest.raises(BadMessageError, match="no field") as caught:
         one.field(path)
-    assert caught.value.reason == "MissingKey"
+    assert caught.value.reason == "MissingField"
     assert repr(path) in str(caught.value)
     assert SECRET not in str(caught.value)
 
