@@ -55,6 +55,8 @@ class Consumer:
         self._rest = REST
         self.handled = 0
         """Messages settled so far."""
+        self.trouble: TransportError | None = None
+        """Why the latest receive failed; None when it did not."""
 
     def run(self, *, max_messages: int | None = None, max_wait: float | None = None) -> int:
         """Consume; the number of messages settled.
@@ -111,9 +113,9 @@ class Consumer:
             log.warning("handler %s: the broker is out of reach, trying again: %s", self._handler.name, error)
             # What is being worked on wants to be renewed and settled, so then the rest is a short one.
             self._clock.wait(self._stopping, REST if self._working else self._rest)
-            self._rest = min(LONGEST_REST, self._rest * 2)
+            self._rest, self.trouble = min(LONGEST_REST, self._rest * 2), error
             return []
-        self._rest = REST
+        self._rest, self.trouble = REST, None
         return found
 
     def _start(self, received: Received) -> None:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from runonce.claim import read_job
-from runonce.errors import StoreError, TransportError
+from runonce.errors import StoreError
 from runonce.hosts.consumer import Consumer
 from runonce.manifest import START_UP
 from runonce.records import Outcome
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from runonce.dispatch import Dispatcher, Result
     from runonce.job import ScheduledJob
     from runonce.messages.handler import Handler
-    from runonce.messages.settle import Settlement
-    from runonce.messages.transport import Inbox, Received, Transport
     from runonce.runtime import Runtime
     from runonce.settings import Settings
 
@@ -86,49 +84,8 @@ def consume(runtime: Runtime, handler: Handler, max_messages: int | None, max_wa
     Raises:
         TransportError: The broker was out of reach to the end, so that nothing says the queue is empty.
     """
-    watched = _Watched(runtime.transport)
-    consumer = Consumer(runtime.deliverer, watched, handler)
+    consumer = Consumer(runtime.deliverer, runtime.transport, handler)
     handled = consumer.run(max_messages=max_messages, max_wait=max_wait)
-    if watched.trouble is not None and runtime.stop.cause is None:
-        raise watched.trouble
+    if consumer.trouble is not None and runtime.stop.cause is None:
+        raise consumer.trouble
     return handled
-
-
-class _Watched:
-    """A transport that remembers whether the latest receive failed."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self.trouble: TransportError | None = None
-        self.sender = transport.sender
-        self.dead_letters = transport.dead_letters
-
-    def inbox(self, handler: Handler) -> Inbox:
-        return _WatchedInbox(self, self._transport.inbox(handler))
-
-
-class _WatchedInbox:
-    def __init__(self, watched: _Watched, inbox: Inbox) -> None:
-        self._watched = watched
-        self._inbox = inbox
-
-    def receive(self, count: int, wait: float) -> list[Received]:
-        try:
-            found = self._inbox.receive(count, wait)
-        except TransportError as error:
-            self._watched.trouble = error
-            raise
-        self._watched.trouble = None
-        return found
-
-    def settle(self, received: Received, settlement: Settlement) -> None:
-        self._inbox.settle(received, settlement)
-
-    def renew(self, received: Received) -> Received | None:
-        return self._inbox.renew(received)
-
-    def give_back(self, received: Received) -> None:
-        self._inbox.give_back(received)
-
-    def close(self) -> None:
-        self._inbox.close()
