@@ -151,7 +151,8 @@ def test_an_unreachable_table_loses_nothing(azurite: str, proxy: StorageProxy) -
     proxy.table.refuse()
     threading.Event().wait(20)
     proxy.table.restore()
-    for _ in range(20):  # some have waited for the fourth or fifth time by now, so they come half a minute later
+    # Some have waited for the fourth or fifth time by now, so they come half a minute later.
+    for _ in range(20):
         assert some.acquire(timeout=PATIENCE + 60)
     host.stop.set(HostStopping())
     thread.join()
