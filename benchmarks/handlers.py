@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 RATIO, CPU = 0.87, 0.15
 """Targets: throughput of the bare calls kept at least, and CPU on top of theirs at most."""
 AT_ONCE = 32
-OPTIONS: dict[str, Any] = {**QUICK, "read_timeout": 60}
+# Azurite closes a connection that was idle for a while; either side then simply asks again.
+OPTIONS: dict[str, Any] = {**QUICK, "read_timeout": 60, "retry_total": 2, "retry_connect": 2}
 """As the toolkit's own, but patient with a busy machine, on both sides."""
 VISIBILITY = 300
 

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import logging
 import sys
+import threading
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 log = logging.getLogger("runonce.discover")
+
+_one_at_a_time = threading.RLock()
+"""Job files are imported anew each time: a second thread would take a module that is half imported for a whole one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,11 @@ def discover(folder: str | Path) -> Discovered:
             f"The jobs folder {str(folder)!r} does not exist (looked at {root}): make it and put a file with a "
             f"@scheduled function in it, or name another one in RUNONCE_JOBS."
         )
+    with _one_at_a_time:
+        return _discover(root)
+
+
+def _discover(root: Path) -> Discovered:
     found = Discovered()
     # A job file may import its neighbours and what lies beside the folder, as it would under the host.
     for path in (str(root.parent), str(root)):

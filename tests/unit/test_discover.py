@@ -3,6 +3,7 @@ from __future__ import annotations
 import builtins
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -178,3 +179,13 @@ def test_a_folder_can_be_discovered_twice(folder: Callable[..., Path]) -> None:
     assert list(discover(jobs).jobs) == ["old"]
     (jobs / "a.py").write_text(textwrap.dedent(GOOD.format(name="much_newer")), encoding="utf-8")
     assert list(discover(jobs).jobs) == ["much_newer"]
+
+
+def test_threads_that_discover_at_once_each_find_everything(folder: Callable[..., Path]) -> None:
+    """A discovery never takes a file that another thread is just importing for one without jobs."""
+    slow = "import time\ntime.sleep(0.02)\n" + textwrap.dedent(GOOD)
+    jobs = folder(**{f"file_{n}": slow.format(name=f"job_{n}") for n in range(5)})
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(discover, [jobs] * 6))
+    assert [sorted(one.jobs) for one in found] == [[f"job_{n}" for n in range(5)]] * 6
+    assert [one.broken for one in found] == [[]] * 6
