@@ -1,1 +1,1 @@
-"""What carries handlers' messages: the protocols, and Service Bus and Storage queues behind them."""
+"""What carries handlers' messages: Service Bus and Storage queues, behind `runonce.messages.transport`."""
