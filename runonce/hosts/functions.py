@@ -81,7 +81,10 @@ def build(root: Path) -> func.FunctionApp:
     )
     app.function_name("runonce_requests")(
         app.queue_trigger(
-            arg_name="message", queue_name=settings.request_queue, connection=settings.storage.setting
+            arg_name="message",
+            queue_name=settings.request_queue,
+            connection=settings.storage.setting,
+            data_type=func.DataType.BINARY,
         )(_requests(runtime.dispatcher))
     )
     _stop_on_sigterm(runtime)

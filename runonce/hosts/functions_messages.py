@@ -3,6 +3,9 @@
 A Python function settles by how it ends: returning completes the message, raising abandons it. So a message to
 come later is sent anew before the function returns. One that is to be dead-lettered raises each time it comes:
 its claim says so already, which costs one read, and the broker's delivery count puts it aside.
+
+Every trigger is BINARY. For any other the host parses the body and lays its top-level fields over the message's own
+metadata, so that a field named `id` in two bodies would make two messages one.
 """
 
 from __future__ import annotations
@@ -42,7 +45,10 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
     if settings.transport == "storage":
         body = _function(runtime, handler, _from_storage)
         trigger = app.queue_trigger(
-            arg_name="message", queue_name=handler.queue, connection=settings.storage.setting
+            arg_name="message",
+            queue_name=handler.queue,
+            connection=settings.storage.setting,
+            data_type=func.DataType.BINARY,
         )
     else:
         if settings.servicebus is None:
@@ -51,7 +57,10 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
         connection = settings.servicebus.setting
         if handler.subscription is None:
             trigger = app.service_bus_queue_trigger(
-                arg_name="message", queue_name=handler.queue, connection=connection
+                arg_name="message",
+                queue_name=handler.queue,
+                connection=connection,
+                data_type=func.DataType.BINARY,
             )
         else:
             trigger = app.service_bus_topic_trigger(
@@ -59,6 +68,7 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
                 topic_name=handler.queue,
                 subscription_name=handler.subscription,
                 connection=connection,
+                data_type=func.DataType.BINARY,
             )
     app.function_name(handler.name)(trigger(body))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,10 @@ def take(message: Message) -> None:
     if message.json.get("fail"):
         raise PermanentError("no such address")
 
+@handler(queue="functions-plain-{unique}")
+def note(message: Message) -> None:
+    message.log.info("noting %s, delivery %d", message.message_id, message.delivery_count)
+
 @handler(queue="functions-async-{unique}", key="id")
 async def take_async(message: Message) -> None:
     message.log.info("taken too")
@@ -119,6 +124,7 @@ def test_every_job_handler_and_internal_function_is_indexed(
         "exiting",
         "take",
         "take_async",
+        "note",
         "runonce_purge",
         "runonce_recovery",
         "runonce_requests",
@@ -214,6 +220,24 @@ def test_a_message_is_handled_once(host: FunctionsHost) -> None:
     assert first.said("taken")
     assert again.success
     assert not again.said("taken")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"id": "order-7", "n": 1}',
+        '{"ID": "order-7", "dequeueCount": 5}',
+        '{"dequeueCount": "abc"}',
+        '{"insertionTime": "yesterday"}',
+    ],
+)
+def test_a_message_is_what_its_sender_sent(host: FunctionsHost, body: str) -> None:
+    """Fields of a body that are called as the host's own change neither the message's identity nor its counts."""
+    first, second = str(uuid.uuid4()), str(uuid.uuid4())
+    for message_id in (first, second):
+        done = host.invoke("note", queue(body, message_id=message_id, dequeue_count=2))
+        assert done.success, done.exception
+        assert done.said(f"noting {message_id}, delivery 2")
 
 
 def test_an_async_handler_takes_messages(host: FunctionsHost) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
 pytestmark = sdk_forgets_sockets
 
 broker = broker_fixture(
-    Queue("invoices", lock=30), Queue("mails", lock=30), Topic("orders", ("billing", "shipping"))
+    Queue("invoices", lock=30),
+    Queue("mails", lock=30),
+    Queue("notes", lock=30),
+    Topic("orders", ("billing", "shipping")),
 )
 HANDLERS = """
 from runonce import Message, PermanentError, handler
@@ -53,6 +57,10 @@ def take(message: Message) -> None:
     if message.json.get("mail"):
         message.enqueue(mail, {"id": message.key})
     message.commit({"taken": {"attempt": message.attempt, "tenant": message.properties.get("tenant", "")}})
+
+@handler(queue="notes")
+def note(message: Message) -> None:
+    message.log.info("noting %s, delivery %d", message.message_id, message.delivery_count)
 
 @handler(topic="orders", subscription="billing", key="id")
 async def bill(message: Message) -> None:
@@ -130,6 +138,24 @@ def test_a_duplicate_has_one_effect(host: FunctionsHost, module_settings: Settin
     assert [done.said("taking") for done in (first, second, third)] == [True, False, False]
     [effect] = effects(module_settings, stores, "dup")
     assert effect["tenant"] == "acme"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messageId": "same", "v": 1},
+        {"id": "x", "ApplicationProperties": {"runonce-only-for": "y"}},
+        {"id": "x", "State": "NY"},
+        {"id": "x", "EnqueuedTimeUtc": "2026-11-30T08:00:00Z", "sequenceNumber": "INV-7"},
+        {"correlationId": "c", "deliveryCount": 5},
+    ],
+)
+def test_a_message_is_what_its_sender_sent(host: FunctionsHost, body: dict[str, Any]) -> None:
+    """Fields of a body that are called as the broker's own change neither identity, counts nor properties."""
+    for message_id in (uuid.uuid4().hex, uuid.uuid4().hex):
+        done = host.invoke("note", servicebus(body, message_id=message_id, delivery_count=2))
+        assert done.success, done.exception
+        assert done.said(f"noting {message_id}, delivery 2")
 
 
 def test_deliveries_count_from_one(host: FunctionsHost) -> None:

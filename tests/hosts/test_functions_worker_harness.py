@@ -134,7 +134,7 @@ def test_an_async_queue_invocation_makes_the_round_trip(host: FunctionsHost) -> 
 def test_a_service_bus_invocation_makes_the_round_trip(host: FunctionsHost) -> None:
     """A Service Bus function gets body, identity, delivery count and properties."""
     message = servicebus(b"\x00\xff", message_id="m-9", delivery_count=2, properties={"tenant": "a"})
-    assert host.invoke("on_bus", message).exception.startswith("UnicodeDecodeError")
+    assert host.invoke("on_bus", message).success  # as text, its bytes replaced: only BINARY keeps them
     message = servicebus({"id": 7}, message_id="m-9", delivery_count=2, properties={"tenant": "a"})
     assert [log.message for log in host.invoke("on_bus", message).logs] == [
         "m-9 2",

@@ -77,6 +77,7 @@ class PendingInvocation:
     def __init__(self, host: "FunctionsHost", function: Function, trigger: Trigger) -> None:
         self.id = str(uuid.uuid4())
         self._host, self._function = host, function
+        trigger = trigger.bound(function.trigger)
         binding = PROTOCOL.ParameterBinding(name=function.trigger["name"], data=trigger.data)
         request = PROTOCOL.InvocationRequest(
             invocation_id=self.id,

@@ -15,6 +15,28 @@ class Trigger:
     data: Any
     metadata: dict[str, Any]
 
+    def bound(self, binding: Mapping[str, Any]) -> "Trigger":
+        """The message as the host hands it over: bytes where the binding says BINARY; else text, and a JSON
+        body's top-level fields lie over the message's own metadata, whatever the case of their letters.
+        """
+        kind = self.data.WhichOneof("data")
+        if kind not in ("string", "bytes"):
+            return self
+        raw = self.data.string.encode() if kind == "string" else self.data.bytes
+        if str(binding.get("dataType", "")).lower() == "binary":
+            return Trigger(PROTOCOL.TypedData(bytes=raw), self.metadata)
+        text = raw.decode(errors="replace")
+        try:
+            fields = json.loads(text)
+        except ValueError:
+            fields = None
+        merged = dict(self.metadata)
+        for name, value in fields.items() if isinstance(fields, dict) else ():
+            if value is not None and not isinstance(value, list):
+                own = next((known for known in merged if known.lower() == name.lower()), name)
+                merged[own] = _json(value) if isinstance(value, dict) else _value(_text(value))
+        return Trigger(_value(text), merged)
+
 
 def timer(
     *,
@@ -95,6 +117,10 @@ def _value(value: Any) -> Any:
     if isinstance(value, bytes):
         return PROTOCOL.TypedData(bytes=value)
     return _json(value)
+
+
+def _text(value: str | bool | float) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _json(value: Any) -> Any:
