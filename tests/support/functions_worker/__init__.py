@@ -9,9 +9,9 @@ What it does not run: the host itself, with its listeners, schedule parser, retr
 """
 
 from .environment import worker_python
-from .host import (
+from .host import FunctionsHost
+from .invocation import (
     AppRefusedError,
-    FunctionsHost,
     Invocation,
     Log,
     NoResponseError,
@@ -19,9 +19,11 @@ from .host import (
     WorkerExitedError,
 )
 from .metadata import Function, InvalidMetadataError, validate
-from .triggers import Trigger, queue, servicebus, timer
+from .times import Times
+from .triggers import AmqpValue, Trigger, queue, servicebus, timer
 
 __all__ = [
+    "AmqpValue",
     "AppRefusedError",
     "Function",
     "FunctionsHost",
@@ -30,6 +32,7 @@ __all__ = [
     "Log",
     "NoResponseError",
     "PendingInvocation",
+    "Times",
     "Trigger",
     "WorkerExitedError",
     "queue",

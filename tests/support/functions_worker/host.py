@@ -1,140 +1,40 @@
-"""The host's side: starts a worker process, speaks the Functions RPC protocol with it, and can end it."""
+"""A host whose functions a test invokes by hand: one worker and the HTTP port, without listeners."""
 
 import os
-import queue
-import signal
-import subprocess
-import tempfile
 import threading
-import uuid
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
 
-import grpc
-
-from .environment import worker_python
-from .messages import EVENT_STREAM, PROTOCOL
-from .metadata import Function, parse, validate
-from .triggers import Trigger
-
-_WORKER = Path(__file__).with_name("worker.py")
-_HOST_VERSION = "4.1042.100.1"
+from .metadata import Function, validate
+from .port import HttpPort
+from .process import WorkerProcess
+from .times import Times
 
 # What of this process's environment the worker sees: the machine's own, never a setting a developer has.
 _MACHINE = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ")
 
 
-class AppRefusedError(AssertionError):
-    """The worker could not index or load the app; the message is the worker's."""
+def worker_environment(app_dir: Path, env: Mapping[str, str], port: HttpPort) -> dict[str, str]:
+    """The worker's environment: what the host sets, what belongs to the machine, and the app's settings."""
+    return {
+        "AZURE_FUNCTIONS_ENVIRONMENT": "Development",
+        "AzureWebJobsScriptRoot": str(app_dir),
+        "FUNCTIONS_EXTENSION_VERSION": "~4",
+        "FUNCTIONS_WORKER_RUNTIME": "python",
+        "FUNCTIONS_WORKER_RUNTIME_VERSION": "3.13",
+        "PYTHON_THREADPOOL_THREAD_COUNT": "1000",
+        **port.settings,
+        **{name: os.environ[name] for name in _MACHINE if name in os.environ},
+        **env,
+    }
 
 
-class NoResponseError(AssertionError):
-    """No response in time: the host would wait until functionTimeout, then restart the worker."""
-
-
-class WorkerExitedError(AssertionError):
-    """The worker process ended and took what it was asked with it."""
-
-    def __init__(self, code: int, output: str) -> None:
-        super().__init__(f"the worker process ended with {code}:\n{output}")
-        self.code = code
-
-
-@dataclass(frozen=True)
-class Log:
-    """A log line as the host received it; without an invocation id the host drops a user's line."""
-
-    invocation_id: str
-    level: str
-    category: str
-    message: str
-    system: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Invocation:
-    """What became of an invocation: `exception` is the message of what a failed one raised."""
-
-    id: str
-    success: bool
-    exception: str = ""
-    stack_trace: str = field(default="", repr=False)
-    result: Any = None
-    logs: list[Log] = field(default_factory=list, repr=False)
-
-    def said(self, text: str) -> bool:
-        """Whether a line of this invocation's user logs contains the text."""
-        return any(text in log.message for log in self.logs)
-
-
-class PendingInvocation:
-    """An invocation on its way."""
-
-    def __init__(self, host: "FunctionsHost", function: Function, trigger: Trigger) -> None:
-        self.id = str(uuid.uuid4())
-        self._host, self._function = host, function
-        trigger = trigger.bound(function.trigger)
-        binding = PROTOCOL.ParameterBinding(name=function.trigger["name"], data=trigger.data)
-        request = PROTOCOL.InvocationRequest(
-            invocation_id=self.id,
-            function_id=function.id,
-            input_data=[binding],
-            trigger_metadata=trigger.metadata,
-            trace_context=PROTOCOL.RpcTraceContext(
-                trace_parent=f"00-{uuid.uuid4().hex}-{uuid.uuid4().hex[:16]}-00"
-            ),
-            retry_context=PROTOCOL.RetryContext(),
-        )
-        self._answer = host.send(self.id, invocation_request=request)
-
-    @property
-    def done(self) -> bool:
-        """Whether the response has come, or the worker is gone."""
-        return self._answer.done()
-
-    @property
-    def logs(self) -> list[Log]:
-        """The user's log lines of this invocation so far."""
-        return [log for log in self._host.logs if log.invocation_id == self.id and not log.system]
-
-    def wait(self, timeout: float = 30) -> Invocation:
-        """Waits for the response; raises `WorkerExitedError` as soon as the worker is gone."""
-        response = self._host.receive(self._answer, f"invocation of {self._function.name}", timeout)
-        result = response.result
-        return Invocation(
-            id=self.id,
-            success=result.status == PROTOCOL.StatusResult.Success,
-            exception=result.exception.message,
-            stack_trace=result.exception.stack_trace,
-            result=_plain(response.return_value),
-            logs=self.logs,
-        )
-
-    def wait_for_log(self, text: str, timeout: float = 10) -> Log:
-        """Waits until the job has logged a line that contains the text; raises if it ends without."""
-
-        def line() -> Log | None:
-            return next((log for log in self.logs if text in log.message), None)
-
-        self._host.wait_until(lambda: line() or self.done, f"log line {text!r}", timeout)
-        if (found := line()) is None:
-            self.wait(0)  # raises if the worker is gone
-            said = "\n".join(log.message for log in self.logs)
-            raise AssertionError(f"{self._function.name} ended without logging {text!r}:\n{said}")
-        return found
-
-
-class FunctionsHost:
+class FunctionsHost(WorkerProcess):
     """`with FunctionsHost(app_dir, env={...}) as host:` a worker that has indexed and loaded the app.
 
     `env` is the app's settings; of this process's environment only what belongs to the machine goes along.
-    `placeholder` starts the worker without an app and specialises it afterwards, as the Flex and Consumption
-    plans do: the app is then indexed before the working directory is its own.
-    Leaving the block kills the worker, as the host does: it sends no signal and asks for nothing before.
+    `placeholder` is as in `WorkerProcess`. A function the host would leave out is an error here.
     """
 
     def __init__(
@@ -142,230 +42,34 @@ class FunctionsHost:
         app_dir: str | os.PathLike[str],
         env: Mapping[str, str] | None = None,
         *,
-        threads: int = 4,
+        times: Times | None = None,
         placeholder: bool = False,
         start_timeout: float = 60,
     ) -> None:
-        self.functions: dict[str, Function] = {}
-        self.logs: list[Log] = []
-        self._app_dir = Path(app_dir).resolve()
-        self._settings = {
-            "AZURE_FUNCTIONS_ENVIRONMENT": "Development",
-            "AzureWebJobsScriptRoot": str(self._app_dir),
-            "FUNCTIONS_EXTENSION_VERSION": "~4",
-            "FUNCTIONS_WORKER_RUNTIME": "python",
-            "FUNCTIONS_WORKER_RUNTIME_VERSION": "3.13",
-            "PYTHON_THREADPOOL_THREAD_COUNT": str(threads),
-            **{name: os.environ[name] for name in _MACHINE if name in os.environ},
-            **(env or {}),
-        }
-        self._placeholder, self._start_timeout = placeholder, start_timeout
-        self._news = threading.Condition()
-        self._answers: dict[str, Future] = {}
-        self._outgoing: queue.SimpleQueue = queue.SimpleQueue()
-        self._stream_ended = threading.Event()
-        self._process: subprocess.Popen | None = None
+        self.port, self._times = HttpPort(), times or Times()
+        settings = worker_environment(Path(app_dir).resolve(), env or {}, self.port)
+        super().__init__(app_dir, settings, placeholder=placeholder, start_timeout=start_timeout)
 
-    def __enter__(self) -> Self:
-        python = worker_python()
-        self._output = tempfile.TemporaryFile()
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="functions-host")
-        self._server = grpc.server(self._pool, options=[("grpc.max_receive_message_length", -1)])
-        service, method = EVENT_STREAM
-        handler = grpc.stream_stream_rpc_method_handler(
-            self._event_stream,
-            request_deserializer=PROTOCOL.StreamingMessage.FromString,
-            response_serializer=PROTOCOL.StreamingMessage.SerializeToString,
-        )
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}),)
-        )
-        port = self._server.add_insecure_port("127.0.0.1:0")
-        self._server.start()
-        try:
-            self._start(python, port)
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def _accepted(self, functions: list[Function]) -> dict[str, Function]:
+        return validate(functions)
+
+    def stop(self) -> threading.Timer:
+        """SIGTERM to the host: its port refuses at once, the worker hears nothing and is killed in ten seconds.
+
+        Returns the timer that kills it.
+        """
+        self.port.close()
+        killer = threading.Timer(self._times.shutdown, self.kill)
+        killer.daemon = True
+        killer.start()
+        return killer
+
+    def close(self) -> None:
+        """Kills the worker if it still lives."""
+        self.port.close()
+        super().close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _start(self, python: Path, port: int) -> None:
-        worker_id, request_id = str(uuid.uuid4()), str(uuid.uuid4())
-        connected = self._expect(request_id)
-        options = {"host": "127.0.0.1", "port": port, "worker-id": worker_id, "request-id": request_id}
-        with tempfile.TemporaryDirectory() as nowhere:
-            home = nowhere if self._placeholder else str(self._app_dir)
-            self._process = subprocess.Popen(
-                [python, _WORKER, *(f"--{name}={value}" for name, value in options.items())],
-                cwd=home,
-                env=self._settings | {"AzureWebJobsScriptRoot": home},
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-            )
-            self._watcher = threading.Thread(target=self._watch, name="functions-watch", daemon=True)
-            self._watcher.start()
-            self.receive(connected, "start of the worker", self._start_timeout)
-            init = PROTOCOL.WorkerInitRequest(
-                host_version=_HOST_VERSION, worker_directory=str(_WORKER.parent), function_app_directory=home
-            )
-            self._ask("indexing", worker_init_request=init)
-            if self._placeholder:
-                reload = PROTOCOL.FunctionEnvironmentReloadRequest(
-                    environment_variables=self._settings, function_app_directory=str(self._app_dir)
-                )
-                self._ask("indexing", function_environment_reload_request=reload)
-        request = PROTOCOL.FunctionsMetadataRequest(function_app_directory=str(self._app_dir))
-        functions = parse(self._ask("metadata", functions_metadata_request=request).function_metadata_results)
-        if not functions:
-            raise AppRefusedError(f"the worker found no function in {self._app_dir}")
-        self.functions = validate(functions)
-        for function in functions:
-            load = PROTOCOL.FunctionLoadRequest(function_id=function.id, metadata=function.source)
-            self._ask(f"loading {function.name}", function_load_request=load)
-
-    # -- invocations
-
-    def invoke(self, name: str, trigger: Trigger, timeout: float = 30) -> Invocation:
-        """Invokes a function and waits for its response; a failed one is returned, not raised."""
-        return self.start_invocation(name, trigger).wait(timeout)
-
-    def start_invocation(self, name: str, trigger: Trigger) -> PendingInvocation:
-        """Invokes a function without waiting."""
-        if name not in self.functions:
-            raise LookupError(f"no function {name!r}; the worker indexed {sorted(self.functions)}")
-        return PendingInvocation(self, self.functions[name], trigger)
-
-    @property
-    def dropped_logs(self) -> list[Log]:
-        """The user's log lines that carry no invocation id, which the host would drop."""
-        return [log for log in self.logs if not log.invocation_id and not log.system]
-
-    # -- the process
-
-    @property
-    def pid(self) -> int:
-        """The process id of the worker."""
-        return self._process.pid
-
-    @property
-    def output(self) -> str:
-        """What the worker has written to its standard output and error."""
-        # By position: the worker writes through the same open file, whose offset is its own.
-        written = self._written if self._output.closed else os.pread(self._output.fileno(), 1_000_000, 0)
-        return written.decode(errors="replace")
-
-    def kill(self) -> None:
-        """SIGKILL: nothing in the worker runs any more."""
-        self._process.send_signal(signal.SIGKILL)
-
-    def terminate(self) -> None:
-        """SIGTERM, as the platform sends it when it takes the instance away."""
-        self._process.send_signal(signal.SIGTERM)
-
-    def wait(self, timeout: float = 10) -> int:
-        """Waits for the worker's end; returns its exit code, minus the number of a signal that ended it."""
-        return self._process.wait(timeout)
-
-    def close(self) -> None:
-        """Kills the worker if it still lives and stops the server."""
-        if self._process is not None:
-            self._process.kill()
-            self._watcher.join()
-        self._server.stop(grace=None).wait()
-        self._pool.shutdown()
-        self._written = os.pread(self._output.fileno(), 1_000_000, 0)
-        self._output.close()
-
-    # -- the stream
-
-    def send(self, request_id: str, **content: Any) -> Future:
-        """Sends a message; the future takes its answer."""
-        answer = self._expect(request_id)
-        self._outgoing.put(PROTOCOL.StreamingMessage(request_id=request_id, **content))
-        return answer
-
-    def receive(self, answer: Future, what: str, timeout: float) -> Any:
-        """Waits for an answer."""
-        try:
-            return answer.result(timeout)
-        except TimeoutError:
-            raise NoResponseError(self._nothing(what, timeout)) from None
-
-    def wait_until(self, condition: Any, what: str, timeout: float) -> None:
-        """Waits until a condition on what was received holds."""
-        with self._news:
-            if not self._news.wait_for(condition, timeout):
-                raise NoResponseError(self._nothing(what, timeout))
-
-    def _nothing(self, what: str, timeout: float) -> str:
-        return f"{what}: nothing within {timeout} s; the worker wrote:\n{self.output}"
-
-    def _ask(self, what: str, **content: Any) -> Any:
-        answer = self.receive(self.send(str(uuid.uuid4()), **content), what, self._start_timeout)
-        if answer.result.status != PROTOCOL.StatusResult.Success:
-            error = answer.result.exception
-            raise AppRefusedError(f"{what}: {error.message}\n{error.stack_trace}")
-        return answer
-
-    def _expect(self, request_id: str) -> Future:
-        answer: Future = Future()
-        with self._news:
-            if self._process is not None and self._process.returncode is not None:
-                answer.set_exception(WorkerExitedError(self._process.returncode, self.output))
-            else:
-                self._answers[request_id] = answer
-        return answer
-
-    def _event_stream(self, incoming: Iterator[Any], _context: grpc.ServicerContext) -> Iterator[Any]:
-        receiver = threading.Thread(target=self._receive, args=(incoming,), name="functions-receive")
-        receiver.start()
-        yield from iter(self._outgoing.get, None)
-        receiver.join()
-
-    def _receive(self, incoming: Iterator[Any]) -> None:
-        try:
-            for message in incoming:
-                kind = message.WhichOneof("content")
-                body = getattr(message, kind)
-                with self._news:
-                    if kind == "rpc_log":
-                        self.logs.append(_log(body))
-                    elif answer := self._answers.pop(message.request_id, None):
-                        answer.set_result(body)
-                    self._news.notify_all()
-        except grpc.RpcError:
-            pass  # how a stream says that the worker is gone
-        finally:
-            self._outgoing.put(None)
-            self._stream_ended.set()
-
-    def _watch(self) -> None:
-        code = self._process.wait()
-        # What the worker had sent before it ended still counts: a response may overtake the exit code.
-        self._stream_ended.wait(timeout=2)
-        with self._news:
-            lost, self._answers = self._answers, {}
-            for answer in lost.values():
-                answer.set_exception(WorkerExitedError(code, self.output))
-            self._news.notify_all()
-
-
-def _log(log: Any) -> Log:
-    return Log(
-        invocation_id=log.invocation_id,
-        level=PROTOCOL.RpcLog.Level.Name(log.level),
-        category=log.category,
-        message=log.message,
-        system=log.log_category == PROTOCOL.RpcLog.System,
-    )
-
-
-def _plain(data: Any) -> Any:
-    kind = data.WhichOneof("data")
-    return getattr(data, kind) if kind else None

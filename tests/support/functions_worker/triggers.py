@@ -1,41 +1,88 @@
 """What the Functions host puts on the wire when a trigger fires."""
 
+import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .messages import PROTOCOL
+from . import wire
+
+NOON = dt.datetime(2026, 11, 29, 13, 20, 0, 123_000, dt.UTC)
+"""When the messages of these triggers were sent, unless a test says otherwise."""
+
+
+class BindingError(Exception):
+    """The host cannot make a message into what the function takes; the function is not called."""
+
+
+@dataclass(frozen=True)
+class AmqpValue:
+    """The body of a Service Bus message that is an AMQP value and not bytes."""
+
+    content: Any
+
+
+_TEXTS = (
+    "MessageId",
+    "ContentType",
+    "CorrelationId",
+    "Subject",
+    "Label",
+    "To",
+    "ReplyTo",
+    "SessionId",
+    "PartitionKey",
+)
+"""Of a Service Bus message: absent when unset, yet a body's field of such a name takes the place."""
+
+Body = str | bytes | Mapping[str, Any]
+Bound = tuple[Any, dict[str, Any]]
+"""The payload and the metadata beside it."""
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """A trigger's payload and the metadata the host sends beside it."""
+    """A timer's payload and metadata, ready for the wire."""
 
     data: Any
     metadata: dict[str, Any]
 
-    def bound(self, binding: Mapping[str, Any]) -> "Trigger":
-        """The message as the host hands it over: bytes where the binding says BINARY; else text, and a JSON
-        body's top-level fields lie over the message's own metadata, whatever the case of their letters.
-        """
-        kind = self.data.WhichOneof("data")
-        if kind not in ("string", "bytes"):
-            return self
-        raw = self.data.string.encode() if kind == "string" else self.data.bytes
-        if str(binding.get("dataType", "")).lower() == "binary":
-            return Trigger(PROTOCOL.TypedData(bytes=raw), self.metadata)
-        text = raw.decode(errors="replace")
+    def bound(self, binding: Mapping[str, Any]) -> Bound:
+        """What the function gets, by its trigger's binding."""
+        del binding
+        return self.data, self.metadata
+
+
+@dataclass(frozen=True)
+class QueueTrigger(Trigger):
+    """A Storage queue message; `data` is its body in bytes."""
+
+    def bound(self, binding: Mapping[str, Any]) -> Bound:
+        """Bytes where the binding says BINARY, else text with its own fields over the metadata."""
+        if _binary(binding):
+            return wire.raw(self.data), self.metadata
         try:
-            fields = json.loads(text)
-        except ValueError:
-            fields = None
-        merged = dict(self.metadata)
-        for name, value in fields.items() if isinstance(fields, dict) else ():
-            if value is not None and not isinstance(value, list):
-                own = next((known for known in merged if known.lower() == name.lower()), name)
-                merged[own] = _json(value) if isinstance(value, dict) else _value(_text(value))
-        return Trigger(_value(text), merged)
+            return _text(self.data.decode(), self.metadata)
+        except UnicodeDecodeError as error:
+            raise BindingError(f"the body is not UTF-8: {error}") from None
+
+
+@dataclass(frozen=True)
+class ServiceBusTrigger(Trigger):
+    """A Service Bus message; `data` is its body, bytes or an `AmqpValue`."""
+
+    def bound(self, binding: Mapping[str, Any]) -> Bound:
+        """Bytes where the binding says BINARY, else text with its own fields over the metadata."""
+        body, binary = self.data, _binary(binding)
+        if isinstance(body, AmqpValue):
+            if binary or not isinstance(body.content, str):
+                kind = type(body.content).__name__
+                raise BindingError(f"the body is an AMQP value ({kind}), not bytes")
+            return _text(body.content, self.metadata, _TEXTS)
+        if binary:
+            return wire.raw(body), self.metadata
+        return _text(body.decode(errors="replace"), self.metadata, _TEXTS)
 
 
 def timer(
@@ -48,81 +95,86 @@ def timer(
     """A timer firing; a schedule more frequent than the host monitors has no status (`monitored=False`)."""
     status = {"Last": last, "Next": upcoming, "LastUpdated": last} if monitored else None
     info = {"Schedule": {"AdjustForDST": True}, "ScheduleStatus": status, "IsPastDue": past_due}
-    return Trigger(_json(info), {"TimerTrigger": _json("2026-11-29T02:30:00.0020000+00:00")})
+    return Trigger(wire.as_json(info), {"TimerTrigger": wire.as_json("2026-11-29T02:30:00.0020000+00:00")})
 
 
 def queue(
-    body: str | bytes | Mapping[str, Any],
+    body: Body,
     *,
     message_id: str = "5c1d7a52-1f0e-4a6f-9d0a-000000000001",
     dequeue_count: int = 1,
     pop_receipt: str = "AgAAAAMAAAAAAAAA",
     inserted: str = "2026-11-29T13:20:00+00:00",
+    expires: str = "2026-12-06T13:20:00+00:00",
+    visible: str = "2026-11-29T13:30:00+00:00",
 ) -> Trigger:
     """A storage queue message; a mapping is sent as its JSON text, as a producer would."""
+    content = _bytes(body)
     metadata = {
-        "QueueTrigger": _body(body),
-        "Id": _body(message_id),
-        "PopReceipt": _body(pop_receipt),
-        "DequeueCount": _json(dequeue_count),
-        "InsertionTime": _json(inserted),
-        "ExpirationTime": _json("2026-12-06T13:20:00+00:00"),
-        "NextVisibleTime": _json("2026-11-29T13:30:00+00:00"),
+        "QueueTrigger": wire.text(content.decode(errors="replace")),
+        "Id": wire.text(message_id),
+        "PopReceipt": wire.text(pop_receipt),
+        "DequeueCount": wire.as_json(dequeue_count),
+        "InsertionTime": wire.as_json(inserted),
+        "ExpirationTime": wire.as_json(expires),
+        "NextVisibleTime": wire.as_json(visible),
     }
-    return Trigger(_body(body), metadata)
+    return QueueTrigger(content, metadata)
 
 
 def servicebus(
-    body: str | bytes | Mapping[str, Any],
+    body: Body | AmqpValue,
     *,
-    message_id: str = "m-1",
+    message_id: str | None = "m-1",
     delivery_count: int = 1,
     sequence_number: int = 42,
-    properties: Mapping[str, Any] | None = None,
-    enqueued: str = "2026-11-29T13:20:00.1234567Z",
-    **metadata: Any,
+    properties: Mapping[Any, Any] | None = None,
+    enqueued: dt.datetime = NOON,
+    expires: dt.datetime = NOON + dt.timedelta(days=14),
+    lock_token: str = "0d5f3c1e-7f43-4b8e-8d55-000000000001",
+    content_type: str | None = "application/json",
+    **metadata: str | None,
 ) -> Trigger:
-    """A Service Bus message; further keywords become its metadata (`CorrelationId="c-1"`)."""
-    properties = dict(properties or {})
-    known = {
+    """A Service Bus message; further keywords become its metadata (`CorrelationId="c-1"`).
+
+    What is None is left out, as the host does with what the sender did not set.
+    """
+    texts = {
         "MessageId": message_id,
-        "ContentType": "application/json",
-        "LockToken": "0d5f3c1e-7f43-4b8e-8d55-000000000001",
-        "Subject": None,
-        "CorrelationId": None,
+        "ContentType": content_type,
+        "LockToken": lock_token,
         **metadata,
     }
-    return Trigger(
-        _body(body),
-        {name: PROTOCOL.TypedData() if value is None else _value(value) for name, value in known.items()}
+    sent = wire.application_properties(properties or {})
+    return ServiceBusTrigger(
+        body if isinstance(body, AmqpValue) else _bytes(body),
+        {name: wire.text(value) for name, value in texts.items() if value is not None}
         | {
-            "DeliveryCount": _json(delivery_count),
-            "SequenceNumber": _json(sequence_number),
-            "EnqueuedTimeUtc": _json(enqueued),
-            "ExpiresAtUtc": _json("2026-12-13T13:20:00.123Z"),
-            "ApplicationProperties": _json(properties),
+            "DeliveryCount": wire.as_json(delivery_count),
+            "SequenceNumber": wire.as_json(sequence_number),
+            "EnqueuedTimeUtc": wire.naive_time(enqueued),
+            "ExpiresAtUtc": wire.naive_time(expires),
+            "EnqueuedTime": wire.zoned_time(enqueued),
+            "ExpiresAt": wire.zoned_time(expires),
+            "ApplicationProperties": sent,
             # The older name of the same thing: the library reads it without asking whether it is there.
-            "UserProperties": _json(properties),
+            "UserProperties": sent,
         },
     )
 
 
-def _body(body: str | bytes | Mapping[str, Any]) -> Any:
-    return _value(body if isinstance(body, str | bytes) else json.dumps(body))
+def _binary(binding: Mapping[str, Any]) -> bool:
+    return str(binding.get("dataType", "")).lower() == "binary"
 
 
-def _value(value: Any) -> Any:
-    if isinstance(value, str):
-        return PROTOCOL.TypedData(string=value)
-    if isinstance(value, bytes):
-        return PROTOCOL.TypedData(bytes=value)
-    return _json(value)
+def _text(body: str, metadata: Mapping[str, Any], absent: tuple[str, ...] = ()) -> Bound:
+    """Text, and its fields over the metadata, whatever the case of their letters."""
+    known = {name.lower(): name for name in (*absent, *metadata)}
+    fields = {known.get(name.lower(), name): value for name, value in wire.body_fields(body).items()}
+    return wire.text(body), {**metadata, **fields}
 
 
-def _text(value: str | bool | float) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _json(value: Any) -> Any:
-    # Dates go this way too: the host serialises them as JSON, so they arrive within quotation marks.
-    return PROTOCOL.TypedData(json=json.dumps(value))
+def _bytes(body: Body) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    return (body if isinstance(body, str) else json.dumps(body)).encode()

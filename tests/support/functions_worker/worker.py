@@ -113,8 +113,13 @@ class Worker:
         except grpc.RpcError:
             pass  # how a stream says that its other end is gone, or that it was cancelled
         if not self._ending.is_set():
-            # The host is gone, and with it whoever would have ended this process.
-            os._exit(1)
+            # The host is gone, and with it whoever would have ended this process: it finishes what it has.
+            self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._end_as_orphan()))
+
+    async def _end_as_orphan(self) -> None:
+        while self._tasks - {asyncio.current_task()}:
+            await asyncio.wait(self._tasks - {asyncio.current_task()})
+        os._exit(1)
 
     def _start(self, message: Any) -> None:
         task = self._loop.create_task(self._answer(message))
