@@ -1,0 +1,69 @@
+"""Every command that a page shows is one that exists, with the options it shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+import typer.main
+
+import dev
+from runonce.cli import app
+from tests.support.pages import PAGES, commands
+
+COMMAND: Any = typer.main.get_command(app)
+PLACEHOLDER = "COMMAND"
+
+
+def problem(program: str, arguments: str) -> str | None:
+    """What is wrong with a command line, or None; "[" and "]" around what may be left out are passed over."""
+    words = [word for word in shlex.split(re.sub(r"[\[\]…]", " ", arguments)) if word not in ("|", "<", ">")]
+    if program == "dev.py":
+        return None if words[0] in (*dev.COMMANDS, PLACEHOLDER) else f"dev.py has no command {words[0]}"
+    command = COMMAND
+    known = set(_options(command))
+    while (inner := getattr(command, "commands", None)) is not None and words:
+        if words[0].startswith("-") or words[0] == PLACEHOLDER:
+            break
+        if words[0] not in inner:
+            return f"there is no command {words[0]}"
+        command = inner[words.pop(0)]
+        known |= set(_options(command))
+    wrong = [word for word in words if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
+    return f"{command.name} has no option {', '.join(wrong)}" if wrong else None
+
+
+def _options(command: Any) -> list[str]:
+    names = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+    return [name for name in names if name.startswith("-")] + ["--help", "-h"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_that_is_shown_exists(page: str) -> None:
+    """The commands of a page, in its blocks and its sentences, are commands with options that exist."""
+    wrong = [f"{shown}: {why}" for shown in commands(page) if (why := problem(*shown)) is not None]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("histroy nightly", "there is no command histroy"),
+        ("run nightly --att T", "run has no option --att"),
+        ("dead-letters lists x", "there is no command lists"),
+        ("dead-letters list x --lines", "list has no option --lines"),
+        ("run nightly [--at T] [--replay] --jobs x -v", None),
+        ("enqueue send --json '{\"a\": -1}'", None),
+    ],
+)
+def test_a_command_that_does_not_exist_is_seen(arguments: str, said: str | None) -> None:
+    """A misspelt command or option of a page is named; a right one is not."""
+    assert problem("runonce", arguments) == said
+
+
+def test_pages_that_show_commands_are_read() -> None:
+    """The commands of the main pages are found, in fenced and in indented blocks."""
+    assert ("runonce", "list") in set(commands("README.md"))
+    assert ("dev.py", "test tests/unit") in set(commands("CONTRIBUTING.md"))
