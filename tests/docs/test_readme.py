@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -156,10 +155,3 @@ def test_serve_runs_until_it_is_interrupted(project: Path, environ: dict[str, st
 def test_its_tables_fit_a_terminal() -> None:
     """No line of a table, and no other line, is longer than 80 columns."""
     assert [line for line in read("README.md").splitlines() if len(line) > 80] == []
-
-
-def test_its_links_lead_somewhere() -> None:
-    """Each page a link names is there."""
-    linked = re.findall(r"\]\(([^)#:]+)\)", read("README.md"))
-    assert linked
-    assert [name for name in linked if not (ROOT / name).is_file()] == []
