@@ -72,7 +72,7 @@ class Interrupted(BaseException):
 def demo(options: argparse.Namespace) -> int:
     """Run the experiments: what is promised, and what happens when things die."""
     set_up()
-    command = [str(VENV_PYTHON), "-m", "runonce", "experiment", "all"]
+    command = [str(VENV_PYTHON), "-m", "experiments", "all"]
     if options.invoices is not None:
         command += ["--invoices", str(options.invoices.resolve())]
     with start_azurite() as azurite:

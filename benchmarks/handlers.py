@@ -33,19 +33,20 @@ from azure.storage.queue import QueueClient  # noqa: E402
 from runonce import Message, handler  # noqa: E402
 from runonce.clock import SystemClock  # noqa: E402
 from runonce.messages.deliver import Deliverer  # noqa: E402
-from runonce.messages.enqueue import outgoing  # noqa: E402
-from runonce.messages.message import Delivery  # noqa: E402
 from runonce.messages.plan import Arrival, first  # noqa: E402
-from runonce.records import encode  # noqa: E402
+from runonce.messages.sending import outgoing  # noqa: E402
 from runonce.settings import Settings, StorageConnection  # noqa: E402
-from runonce.stores.azure import QUICK, azure_stores  # noqa: E402
+from runonce.stores.azure.clients import QUICK  # noqa: E402
+from runonce.stores.azure.stores import azure_stores  # noqa: E402
+from runonce.stores.columns import encode  # noqa: E402
 from runonce.stores.memory import memory_stores  # noqa: E402
 from runonce.testing import MemorySender  # noqa: E402
 from runonce.transports import storage  # noqa: E402
+from runonce.transports.protocols import Delivery  # noqa: E402
 from runonce.transports.storage import StorageTransport, wrap  # noqa: E402
 
 if TYPE_CHECKING:
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
 
 RATIO, CPU = 0.87, 0.15
 """Targets: throughput of the bare calls kept at least, and CPU on top of theirs at most."""

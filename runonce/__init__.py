@@ -1,5 +1,6 @@
 """The job you must not run twice: scheduled jobs and queue handlers on Azure, once each."""
 
+from runonce.client import effects, enqueue, enqueue_many
 from runonce.errors import (
     AlreadyRecordedError,
     Fenced,
@@ -11,11 +12,10 @@ from runonce.errors import (
     RunonceError,
     TimeLimitExceeded,
 )
-from runonce.job import scheduled
-from runonce.messages.handler import handler
+from runonce.messages.definition import handler
 from runonce.messages.message import Message
-from runonce.producer import effects, enqueue, enqueue_many
-from runonce.run import Run
+from runonce.runs.definition import scheduled
+from runonce.runs.run import Run
 
 __all__ = [
     "AlreadyRecordedError",

@@ -26,26 +26,26 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from runonce.dispatch import Dispatcher
 from runonce.errors import PermanentError
+from runonce.execution.stop import StopSignal
 from runonce.messages.deliver import Deliverer
 from runonce.messages.effects import read_effects
-from runonce.messages.enqueue import outgoing
-from runonce.messages.message import Delivery
 from runonce.messages.rows import fingerprint
-from runonce.messages.settle import Complete, DeadLetter, Reschedule, Settlement
+from runonce.messages.sending import outgoing
+from runonce.runs.dispatch import Dispatcher
 from runonce.settings import Settings, StorageConnection
-from runonce.stop import StopSignal
 from runonce.stores.memory import memory_stores
+from runonce.transports.protocols import Delivery
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from runonce.dispatch import Result
-    from runonce.job import ScheduledJob
-    from runonce.messages.handler import Handler
-    from runonce.messages.transport import Outgoing
+    from runonce.messages.definition import Handler
+    from runonce.runs.definition import ScheduledJob
+    from runonce.runs.dispatch import Result
     from runonce.stores.protocols import Value
+    from runonce.transports.protocols import Outgoing
 
 __all__ = [
     "Complete",

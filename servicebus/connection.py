@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
                 self.message_format = piece.message_format
                 self._push(piece.data)
                 self._handle_events()
-        except Exception:  # noqa: BLE001 - whatever a client sends, only its own connection may suffer
+        except Exception:  # noqa: BLE001 - Python's own exit code 1 means here that a run failed
             _log.exception("connection dropped")
             self.abort()
         else:

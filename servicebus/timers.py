@@ -60,6 +60,6 @@ class Timers:
             _, _, callback = heapq.heappop(self._heap)
             try:
                 callback()
-            except Exception:  # noqa: BLE001 - one bad callback must not stop the others
+            except Exception:  # noqa: BLE001 - Python's own exit code 1 means here that a run failed
                 _log.exception("a timer failed")
         self._arm()

@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from azure.core.pipeline.transport import RequestsTransport  # noqa: E402
 
-from runonce.stores.azure import azure_stores  # noqa: E402
+from runonce.stores.azure.stores import azure_stores  # noqa: E402
 from tests.support.namespaces import fresh_settings  # noqa: E402
 
 if TYPE_CHECKING:

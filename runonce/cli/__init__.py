@@ -2,6 +2,8 @@
 
 A command is a function under `@command` (see `app`) in one of the modules below; a new module is added to the
 list. Nothing here imports the Azure packages before a command needs storage.
+
+Imported by nothing but `runonce.__main__`; imports everything below it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from io import TextIOWrapper
 
 from runonce.cli.app import app
 
-MODULES = ("look", "execute", "enqueue", "operate", "dead_letters", "deploy", "experiments")
+MODULES = ("look", "audit", "run", "serve", "enqueue", "operate", "dead_letters", "manifest")
 """Modules with commands, in the order of `--help`."""
 
 for _module in MODULES:

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     import typer
 
-    from runonce.claim import Ownership
-    from runonce.discover import Discovered
-    from runonce.dispatch import Dispatcher
     from runonce.errors import RunonceError
-    from runonce.job import ScheduledJob
-    from runonce.messages.handler import Handler
-    from runonce.messages.transport import Transport
-    from runonce.records import JobRow
-    from runonce.runtime import Runtime
+    from runonce.execution.registry import Registry
+    from runonce.hosts.discover import Discovered
+    from runonce.hosts.runtime import Runtime
+    from runonce.messages.definition import Handler
+    from runonce.runs.definition import ScheduledJob
+    from runonce.runs.dispatch import Dispatcher
+    from runonce.runs.rows import JobRow
     from runonce.settings import Settings, StorageConnection
     from runonce.stores.protocols import Stores
+    from runonce.transports.protocols import Transport
 
 
 class Context:
@@ -71,7 +71,7 @@ class Context:
     @cached_property
     def found(self) -> Discovered:
         """The jobs of the folder; what a job file prints while it is imported goes to stderr."""
-        from runonce.discover import discover  # noqa: PLC0415 - `--help` does without
+        from runonce.hosts.discover import discover  # noqa: PLC0415 - `--help` does without
 
         with contextlib.redirect_stdout(sys.stderr):
             return discover(self.jobs_folder or self.environ.get("RUNONCE_JOBS") or "jobs")
@@ -81,7 +81,7 @@ class Context:
         """The storage of the settings."""
         if self._stores is not None:
             return self._stores
-        from runonce.stores.azure import azure_stores  # noqa: PLC0415 - takes most of a second
+        from runonce.stores.azure.stores import azure_stores  # noqa: PLC0415
 
         try:
             return azure_stores(self.settings)
@@ -94,15 +94,15 @@ class Context:
     @cached_property
     def dispatcher(self) -> Dispatcher:
         """What runs jobs, and all else that reads and writes their rows."""
-        from runonce.dispatch import Dispatcher  # noqa: PLC0415 - as above
-        from runonce.telemetry import host_name  # noqa: PLC0415
+        from runonce.execution.log import host_name  # noqa: PLC0415
+        from runonce.runs.dispatch import Dispatcher  # noqa: PLC0415 - as above
 
         return Dispatcher(self.found.jobs, self.stores, self.settings, self.clock, host=host_name())
 
     @cached_property
     def runtime(self) -> Runtime:
         """A host's parts, made of this command's."""
-        from runonce.runtime import Runtime  # noqa: PLC0415 - as above
+        from runonce.hosts.runtime import Runtime  # noqa: PLC0415 - as above
 
         return Runtime(
             self.settings,
@@ -128,17 +128,17 @@ class Context:
         """What carries the handlers' messages."""
         if self._transport is not None:
             return self._transport
-        from runonce.runtime import make_transport  # noqa: PLC0415 - takes most of a second
+        from runonce.hosts.runtime import make_transport  # noqa: PLC0415 - takes most of a second
 
         return make_transport(self.settings)
 
     @cached_property
-    def claims(self) -> Ownership:
+    def claims(self) -> Registry:
         """What reads and writes the claims of messages."""
-        from runonce.claim import Ownership  # noqa: PLC0415 - as above
-        from runonce.telemetry import host_name  # noqa: PLC0415
+        from runonce.execution.log import host_name  # noqa: PLC0415
+        from runonce.execution.registry import Registry  # noqa: PLC0415 - as above
 
-        return Ownership(self.stores.claims, self.settings.namespace, self.clock, host_name())
+        return Registry(self.stores.claims, self.settings.namespace, self.clock, host_name())
 
     def handler(self, name: str) -> Handler:
         """The handler of that name in the code; raises as `job`."""
@@ -153,12 +153,14 @@ class Context:
         Raises:
             UnknownJobError: There is no such job, in the code or in storage.
         """
-        from runonce.claim import read_job  # noqa: PLC0415 - as above
-        from runonce.recovery import read_jobs  # noqa: PLC0415
+        from runonce.runs.table import (  # noqa: PLC0415
+            read_job,
+            read_jobs,
+        )
 
-        row, etag = read_job(self.dispatcher.own, name)
+        row, etag = read_job(self.dispatcher.registry, name)
         if etag is None and name not in self.found.jobs:
-            known = {*self.found.jobs, *read_jobs(self.dispatcher)}
+            known = {*self.found.jobs, *read_jobs(self.dispatcher.registry)}
             message = f"There is no job {name!r}, in the code or in storage; the jobs are: {_listed(known)}."
             raise self._unknown(name, sorted(known), message)
         return row

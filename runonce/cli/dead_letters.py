@@ -14,10 +14,10 @@ from runonce.cli.app import OPERATE, HandlerName, Json, command_of, group
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
 from runonce.errors import InputError, StoreError
-from runonce.messages.dead import DeadLetterView, view
-from runonce.messages.dead import replay as replay_one
-from runonce.messages.handler import Handler
-from runonce.messages.transport import Dead, DeadLetters
+from runonce.messages.dead_letters import DeadLetterView, view
+from runonce.messages.dead_letters import replay as replay_one
+from runonce.messages.definition import Handler
+from runonce.transports.protocols import Dead, DeadLetters
 
 AT_ONCE = 32
 """Dead letters taken in one go."""
@@ -34,7 +34,7 @@ All = Annotated[bool, typer.Option("--all", help="Every one.")]
 
 @contextmanager
 def _opened(context: Context, handler: Handler) -> Iterator[DeadLetters]:
-    from runonce.runtime import check_transport  # noqa: PLC0415 - with the rest of what needs storage
+    from runonce.hosts.runtime import check_transport  # noqa: PLC0415 - with the rest of what needs storage
 
     check_transport(context.settings, handler)
     letters = context.transport.dead_letters(handler)

@@ -46,8 +46,8 @@ def enqueue(
     Sending one again is safe: it has the same key, and so the same effect, once. All messages are looked
     through before the first is sent; one without the handler's key is refused, and then none is sent.
     """
-    from runonce.messages.enqueue import outgoing, send_all  # noqa: PLC0415 - with the rest of what sends
-    from runonce.runtime import check_transport  # noqa: PLC0415
+    from runonce.hosts.runtime import check_transport  # noqa: PLC0415 - with the rest of what needs storage
+    from runonce.messages.sending import outgoing, send_all  # noqa: PLC0415 - with the rest of what sends
 
     context = Context.of(ctx)
     found = context.handler(handler)

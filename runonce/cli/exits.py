@@ -6,10 +6,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from runonce.errors import RunonceError, StoreError, TransportError
-from runonce.records import Outcome
+from runonce.runs.rows import Outcome
 
 if TYPE_CHECKING:
-    from runonce.dispatch import Result
+    from runonce.runs.dispatch import Result
 
 
 class Exit(IntEnum):

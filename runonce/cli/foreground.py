@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from runonce.cli import output
 from runonce.errors import HostStopping
-from runonce.telemetry import start_thread
+from runonce.execution.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from runonce.dispatch import Dispatcher
+    from runonce.runs.dispatch import Dispatcher
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from runonce.cli import output
 
 if TYPE_CHECKING:
-    from runonce.discover import Discovered
-    from runonce.messages.handler import Handler
+    from runonce.hosts.discover import Discovered
+    from runonce.messages.definition import Handler
 
 
 def print_handlers(found: Discovered) -> None:

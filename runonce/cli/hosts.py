@@ -10,13 +10,13 @@ import typer
 
 from runonce.cli import output, times
 from runonce.cli.exits import Exit
-from runonce.host_ticks import Comparison, compare
-from runonce.zones import SECOND
+from runonce.schedules.host_ticks import Comparison, compare
+from runonce.schedules.zones import SECOND
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from runonce.job import ScheduledJob
+    from runonce.runs.definition import ScheduledJob
 
 
 class Host(StrEnum):

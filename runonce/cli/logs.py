@@ -30,4 +30,4 @@ def set_up(*, verbose: bool, level: int = logging.WARNING) -> None:
     logging.getLogger("runonce").setLevel(logging.DEBUG if verbose else logging.NOTSET)
     logging.getLogger("azure").setLevel(logging.WARNING)  # one line for each storage call otherwise
     # A broken job file is said by the commands themselves, where it matters.
-    logging.getLogger("runonce.discover").setLevel(logging.CRITICAL)
+    logging.getLogger("runonce.hosts.discover").setLevel(logging.CRITICAL)

@@ -7,15 +7,15 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from runonce import report
 from runonce.cli import output, times
 from runonce.cli.app import LOOK, JobName, Json, command, read_at
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
 from runonce.cli.handlers import listed_handlers, print_handlers
 from runonce.cli.hosts import Host, show_hosts
-from runonce.job import ScheduledJob
-from runonce.records import Outcome, RunRow
+from runonce.runs import status as report
+from runonce.runs.definition import ScheduledJob
+from runonce.runs.rows import Outcome, RunRow
 
 KINDS = {
     True: (

@@ -30,11 +30,11 @@ def pause(
     One that is running goes on. Fire times that pass meanwhile are not made up for. `runonce run` still runs
     the job by hand.
     """
-    from runonce import recovery  # noqa: PLC0415 - with the rest of what needs storage
+    from runonce.runs import operate  # noqa: PLC0415
 
     context = Context.of(ctx)
     before = context.row(job)
-    row = recovery.pause(context.dispatcher, before.name, why)
+    row = operate.pause(context.dispatcher, before.name, why)
     typer.echo(f"{row.name} is paused; `runonce resume {row.name}` starts it again")
     if row.running is not None:
         output.note(f"its run for {times.to_utc(row.running)} on {row.host} goes on")
@@ -43,11 +43,11 @@ def pause(
 @command(OPERATE, "runonce resume nightly_report")
 def resume(ctx: typer.Context, job: JobName) -> None:
     """Start runs of a paused job again."""
-    from runonce import recovery  # noqa: PLC0415 - as above
+    from runonce.runs import operate  # noqa: PLC0415
 
     context = Context.of(ctx)
     before = context.row(job)
-    row = recovery.resume(context.dispatcher, before.name)
+    row = operate.resume(context.dispatcher, before.name)
     if before.paused_at is None:
         typer.echo(f"{row.name} was not paused")
         return
@@ -75,7 +75,7 @@ def break_lease(
     """
     context = Context.of(ctx)
     row = context.row(job)
-    name = f"{context.settings.namespace}/{row.name}"
+    name = context.dispatcher.registry.lock_name(row.name)
     leases = context.dispatcher.stores.leases
     if not leases.held(name):
         typer.echo(f"nobody holds the lease of {row.name}; nothing was broken")

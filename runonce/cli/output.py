@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from runonce.records import to_text
+from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,20 +14,20 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from runonce.claim import read_job
 from runonce.errors import StoreError
-from runonce.hosts.consumer import Consumer
-from runonce.manifest import START_UP
-from runonce.records import Outcome
+from runonce.hosts.manifest import START_UP
+from runonce.messages.consumer import Consumer
+from runonce.runs.rows import Outcome
+from runonce.runs.table import read_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from runonce.dispatch import Dispatcher, Result
-    from runonce.job import ScheduledJob
-    from runonce.messages.handler import Handler
-    from runonce.runtime import Runtime
+    from runonce.hosts.runtime import Runtime
+    from runonce.messages.definition import Handler
+    from runonce.runs.definition import ScheduledJob
+    from runonce.runs.dispatch import Dispatcher, Result
     from runonce.settings import Settings
 
 MARK = "CONTAINER_APP_JOB_NAME"
@@ -72,7 +72,7 @@ def failed_for_good(dispatcher: Dispatcher, result: Result) -> bool:
     if result.ran or result.error is not None or result.reason == "held elsewhere":
         return False
     try:
-        row, _ = read_job(dispatcher.own, result.job)
+        row, _ = read_job(dispatcher.registry, result.job)
     except StoreError:
         return False  # it is recorded, and an alert watches the log of the run itself
     return row.last_fire_time == result.fire_time and row.last_outcome in (Outcome.FAILED, Outcome.UNKNOWN)

@@ -15,17 +15,17 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from runonce.errors import HostStopping, StoreError
-from runonce.recovery import recover
-from runonce.telemetry import start_thread
+from runonce.execution.threads import start_thread
+from runonce.runs.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
     from types import FrameType
 
-    from runonce.dispatch import Dispatcher
-    from runonce.hosts.consumer import Consumer
-    from runonce.job import ScheduledJob
+    from runonce.messages.consumer import Consumer
+    from runonce.runs.definition import ScheduledJob
+    from runonce.runs.dispatch import Dispatcher
 
 log = logging.getLogger("runonce.local")
 

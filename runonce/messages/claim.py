@@ -12,7 +12,6 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from runonce.durable import commit_surely
 from runonce.errors import (
     AlreadyRecordedError,
     ConflictError,
@@ -22,19 +21,20 @@ from runonce.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from runonce.execution.commit import commit_surely
 from runonce.messages.plan import Arrival, Verdict, decide, finished, first
 from runonce.messages.rows import MessageRow, State, decode_message, effect_key, place
-from runonce.records import column_problem, encode
+from runonce.stores.columns import column_problem, encode
 from runonce.stores.protocols import Insert, Replace, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from runonce.claim import Ownership
-    from runonce.messages.handler import Handler
-    from runonce.messages.settle import Settlement
+    from runonce.execution.registry import Registry
+    from runonce.messages.definition import Handler
     from runonce.stores.protocols import Value
+    from runonce.transports.settlement import Settlement
 
 TRIES = 6
 MARGIN = 0.2
@@ -54,7 +54,7 @@ class Delivered:
 
 
 def claim_message(
-    own: Ownership, handler: Handler, delivered: Delivered, lease: int
+    registry: Registry, handler: Handler, delivered: Delivered, lease: int
 ) -> MessageClaim | tuple[Settlement, MessageRow | None]:
     """Claim a message, or how it is to be settled instead, with its row.
 
@@ -64,13 +64,13 @@ def claim_message(
     Raises:
         StoreUnavailableError: The table did not answer. Nothing may run.
     """
-    partition, row_key = place(own.partition, handler.entity, handler.name, delivered.key)
+    partition, row_key = place(registry.namespace, handler.entity, handler.name, delivered.key)
     owner = str(uuid.uuid4())
-    started = own.clock.elapsed()
+    started = registry.clock.elapsed()
     arrival = Arrival(
         owner=owner,
-        host=own.host,
-        now=own.clock.now(),
+        host=registry.host,
+        now=registry.clock.now(),
         message_id=delivered.message_id,
         fingerprint=delivered.fingerprint,
         lease=lease,
@@ -82,18 +82,18 @@ def claim_message(
     for _ in range(TRIES):
         try:
             if look:
-                read = own.table.get(partition, row_key)
+                read = registry.table.get(partition, row_key)
             verdict = _verdict(handler, delivered, read, arrival)
             if isinstance(verdict, MessageRow):  # ours already: an earlier try was carried out
                 return MessageClaim(
-                    own, handler, partition, row_key, verdict, read.etag if read else "", started
+                    registry, handler, partition, row_key, verdict, read.etag if read else "", started
                 )
             if verdict.row is None:
                 row = decode_message(read) if read is not None else None
                 return verdict.settlement or _never(), row
             row = replace(verdict.row, write_id=uuid.uuid4().hex)
             write = Replace(row_key, encode(row), read.etag) if read else Insert(row_key, encode(row))
-            etag = own.table.commit(partition, [write])[0]
+            etag = registry.table.commit(partition, [write])[0]
         except ConflictError as error:
             look, failure = True, error
         except StoreUnavailableError as error:
@@ -101,7 +101,7 @@ def claim_message(
         else:
             if verdict.settlement is not None:
                 return verdict.settlement, row
-            return MessageClaim(own, handler, partition, row_key, row, etag, started)
+            return MessageClaim(registry, handler, partition, row_key, row, etag, started)
     raise StoreUnavailableError(f"Handler {handler.name}, message {delivered.message_id}: {failure}")
 
 
@@ -125,7 +125,7 @@ class MessageClaim:
 
     def __init__(
         self,
-        own: Ownership,
+        registry: Registry,
         handler: Handler,
         partition: str,
         row_key: str,
@@ -134,7 +134,7 @@ class MessageClaim:
         started: float,
     ) -> None:
         self.row = row
-        self._own = own
+        self._registry = registry
         self._handler = handler
         self._partition = partition
         self._row_key = row_key
@@ -150,7 +150,7 @@ class MessageClaim:
     @property
     def held(self) -> bool:
         """Whether the claim can be trusted at this instant."""
-        return self._lost is None and self._own.clock.elapsed() < self.trusted_until
+        return self._lost is None and self._registry.clock.elapsed() < self.trusted_until
 
     @property
     def finished(self) -> bool:
@@ -185,9 +185,9 @@ class MessageClaim:
             for _ in range(2):
                 if self.finished or not self.held:
                     return
-                started = self._own.clock.elapsed()
+                started = self._registry.clock.elapsed()
                 try:
-                    self._etag = self._own.table.commit(
+                    self._etag = self._registry.table.commit(
                         self._partition, [Replace(self._row_key, encode(self.row), self._etag)]
                     )[0]
                 except ConflictError:
@@ -236,7 +236,7 @@ class MessageClaim:
             LeaseLost, Fenced: The message is somebody else's by now; nothing was written.
             StoreUnavailableError: The table did not answer for a minute.
         """
-        now = self._own.clock.now()
+        now = self._registry.clock.now()
         self._commit(
             lambda row: replace(
                 finished(self._handler, row, State.DONE, now), result=result, outbox=tuple(outbox)
@@ -259,7 +259,7 @@ class MessageClaim:
 
     def fail(self, reason: str, error: str = "") -> None:
         """Mark the message failed for good; raises as `done`."""
-        now = self._own.clock.now()
+        now = self._registry.clock.now()
         self._commit(
             lambda row: replace(
                 finished(self._handler, row, State.FAILED, now, reason),
@@ -295,7 +295,7 @@ class MessageClaim:
                     f"Handler {self._handler.name}, message {self.row.message_id}: it is {self.row.state} already, so "
                     f"nothing more can be written with it; let message.commit be the handler's last step."
                 )
-            started = self._own.clock.elapsed()
+            started = self._registry.clock.elapsed()
             after: MessageRow | None = None
 
             def build() -> list[Insert | Replace]:
@@ -304,9 +304,9 @@ class MessageClaim:
                 return [Replace(self._row_key, encode(after), self._etag), *inserts]
 
             etags = commit_surely(
-                self._own.table,
+                self._registry.table,
                 self._partition,
-                self._own.clock,
+                self._registry.clock,
                 check=self._check_not_taken,
                 build=build,
                 read_back=lambda: self._read_back(write_id),
@@ -326,7 +326,7 @@ class MessageClaim:
         That is when this very write had been carried out, or an earlier one that finished the claim, whose
         reply never came.
         """
-        read = self._own.table.get(self._partition, self._row_key)
+        read = self._registry.table.get(self._partition, self._row_key)
         row = None if read is None else decode_message(read)
         if read is None or row is None or row.owner != self.row.owner or row.epoch != self.row.epoch:
             who = "nobody" if row is None else f"{row.host} with epoch {row.epoch}"

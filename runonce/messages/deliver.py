@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from runonce.blobs import Blobs
-from runonce.claim import Ownership
-from runonce.endings import brief, ending, to_its_end, told
 from runonce.errors import (
     Fenced,
     HostStopping,
@@ -32,28 +29,33 @@ from runonce.errors import (
     StoreUnavailableError,
     TransportError,
 )
-from runonce.inflight import InFlight
-from runonce.lease import Lease
+from runonce.execution.blobs import Blobs
+from runonce.execution.body import brief, ending, to_its_end, told
+from runonce.execution.checkpoint import Checkpoint
+from runonce.execution.inflight import InFlight
+from runonce.execution.lease import Lease
+from runonce.execution.log import run_logger
+from runonce.execution.registry import Registry
+from runonce.execution.stop import StopSignal
+from runonce.messages.backoff import backoff
 from runonce.messages.claim import Delivered, MessageClaim, claim_message, result_text
-from runonce.messages.enqueue import send_outbox
 from runonce.messages.heartbeat import Heartbeats
-from runonce.messages.message import BadMessageError, Delivery, Message, Rights, check_outbox
-from runonce.messages.prepare import Prepared, prepare
-from runonce.messages.rows import MessageRow, State, fingerprint
-from runonce.messages.settle import Complete, DeadLetter, Reschedule, Settlement, backoff
-from runonce.records import LONGEST_TEXT
-from runonce.run import Checkpoint
-from runonce.stop import StopSignal
-from runonce.telemetry import run_logger
+from runonce.messages.message import BadMessageError, Message
+from runonce.messages.reading import Prepared, prepare
+from runonce.messages.rights import Rights
+from runonce.messages.rows import MessageRow, State, check_outbox, fingerprint
+from runonce.messages.sending import send_outbox
+from runonce.stores.columns import LONGEST_TEXT
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from runonce.clock import Clock
-    from runonce.messages.handler import Handler
-    from runonce.messages.transport import Sender
+    from runonce.messages.definition import Handler
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
+    from runonce.transports.protocols import Delivery, Sender
 
 log = logging.getLogger("runonce.deliver")
 
@@ -91,7 +93,7 @@ class Deliverer:
         self.settings = settings
         self.clock = clock
         self.stop = stop or StopSignal()
-        self.own = Ownership(stores.claims, settings.namespace, clock, host)
+        self.registry = Registry(stores.claims, settings.namespace, clock, host)
         self.heartbeats = Heartbeats(clock)
         self._inflight: InFlight[Working] = InFlight(clock)
         self._sender = sender
@@ -108,7 +110,7 @@ class Deliverer:
         try:
             if error is None:
                 result = handler.body(*working.arguments)
-        except BaseException as raised:  # noqa: BLE001 - SystemExit of a handler must not end its host
+        except BaseException as raised:  # noqa: BLE001 - SystemExit of a job must not end its host
             error = raised
         return self.finish(working, result, error)
 
@@ -166,7 +168,7 @@ class Deliverer:
             reconcile=_asking(handler, message),
         )
         try:
-            claimed = claim_message(self.own, handler, delivered, self.settings.claim_lease)
+            claimed = claim_message(self.registry, handler, delivered, self.settings.claim_lease)
         except StoreError as error:
             log.warning("handler %s, message %s: %s", handler.name, message.message_id, error)
             away = isinstance(error, StoreUnavailableError)
@@ -300,8 +302,8 @@ class Deliverer:
                 claim.release(self.clock.now() + timedelta(seconds=delay), str(error), failed=False)
             return Reschedule(delay, str(error))
         if isinstance(error, HostStopping | KeyboardInterrupt):
-            claim.release(None, f"{self.own.host} was stopping", failed=False)
-            return Reschedule(0.0, f"{self.own.host} was stopping")
+            claim.release(None, f"{self.registry.host} was stopping", failed=False)
+            return Reschedule(0.0, f"{self.registry.host} was stopping")
         reason = brief(error)[:LONGEST_TEXT]
         failures = claim.row.failures + 1
         if isinstance(error, PermanentError) or failures > handler.retry.retries:

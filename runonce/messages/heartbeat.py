@@ -13,14 +13,14 @@ import weakref
 from typing import TYPE_CHECKING
 
 from runonce.errors import LeaseLost, RunInterrupted, StoreError, TimeLimitExceeded
-from runonce.telemetry import start_thread
+from runonce.execution.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from runonce.clock import Clock
+    from runonce.execution.stop import StopSignal
     from runonce.messages.claim import MessageClaim
-    from runonce.stop import StopSignal
 
 log = logging.getLogger("runonce.heartbeat")
 

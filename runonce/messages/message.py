@@ -4,52 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runonce.errors import InputError, LeaseLost, PermanentError
-from runonce.records import column_problem
-from runonce.run import Batches
+from runonce.execution.checkpoint import Batches
+from runonce.messages.rows import check_outbox
+from runonce.stores.columns import column_problem
 from runonce.stores.protocols import MAX_TRANSACTION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from datetime import datetime
 
-    from runonce.blobs import Blobs
-    from runonce.messages.claim import MessageClaim
-    from runonce.messages.handler import Handler
+    from runonce.execution.blobs import Blobs
+    from runonce.execution.checkpoint import Checkpoint
+    from runonce.execution.log import RunLogger
+    from runonce.messages.definition import Handler
+    from runonce.messages.rights import Rights
     from runonce.messages.rows import MessageRow
-    from runonce.run import Checkpoint
-    from runonce.stop import StopSignal
     from runonce.stores.protocols import Value
-    from runonce.telemetry import RunLogger
+    from runonce.transports.protocols import Delivery
 
 T = TypeVar("T")
 
 LONGEST_KEY = 512
 MAX_EFFECTS = MAX_TRANSACTION - 1
-LARGEST_OUTBOX = 30_000
-"""Characters of JSON that the follow-ups of one message may take; a table's text column ends at 32 Ki."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A message as a transport delivers it, whichever transport that is."""
-
-    body: bytes
-    message_id: str
-    delivery_count: int = 1
-    """1 on the first delivery, whatever the transport counts from."""
-    enqueued_at: datetime | None = None
-    correlation_id: str = ""
-    properties: Mapping[str, Any] = field(default_factory=dict)
-    reschedules: int = 0
-    """How often the toolkit sent the message back with a delay."""
-    only_for: str = ""
-    """The one subscription that a copy is for: the topic gives it to all of them."""
-    sent_as: str = ""
-    """The id its sender gave it, where this is a copy, which has one of its own."""
 
 
 class BadMessageError(PermanentError):
@@ -259,45 +238,6 @@ class Message:
         self._own().follow_up(handler, body, key)
 
 
-@dataclass(eq=False, slots=True)
-class Rights:
-    """What comes with a claim."""
-
-    claim: MessageClaim
-    stop: StopSignal
-    blobs: Blobs
-    checkpoint: Checkpoint
-    log: RunLogger
-    keep: Any
-    """Turns a result into the text that is kept, or ""."""
-    outbox: list[Mapping[str, Any]] = field(default_factory=list)
-    """Follow-ups that are not known to be sent; begins with what an earlier attempt left."""
-    follow_ups: int = 0
-    """How many there were so far, in this attempt and up to the checkpoint it began from."""
-
-    def follow_up(self, handler: Handler, body: Any, key: str | None) -> None:
-        """Put a follow-up into the outbox."""
-        from runonce.messages.enqueue import follow_up  # noqa: PLC0415 - enqueue needs this module's classes
-
-        if self.claim.finished:
-            raise InputError(
-                f"Handler {self.claim.row.handler}: message.enqueue came after message.commit, which sends what was "
-                f"enqueued before it; swap the two."
-            )
-        self.outbox.append(follow_up(self.claim.row, self.follow_ups, handler, body, key))
-        self.follow_ups += 1
-
-
-def check_outbox(handler: str, outbox: Sequence[Mapping[str, Any]]) -> None:
-    """InputError when the follow-ups do not fit on the claim's row."""
-    size = len(json.dumps(list(outbox), ensure_ascii=False).encode("utf-16-le", "surrogatepass")) // 2
-    if size > LARGEST_OUTBOX:
-        raise InputError(
-            f"Handler {handler}: its follow-up messages take {size} characters together, over {LARGEST_OUTBOX}; put "
-            f"the data in a blob and send its name."
-        )
-
-
 def _check_effects(handler: str, effects: Mapping[str, Mapping[str, Value]]) -> None:
     if len(effects) > MAX_EFFECTS:
         raise InputError(f"Handler {handler}: {len(effects)} rows in one commit; at most {MAX_EFFECTS}.")
@@ -306,37 +246,3 @@ def _check_effects(handler: str, effects: Mapping[str, Mapping[str, Value]]) -> 
             taken = "the toolkit keeps that name for itself; use another" if name in ("name", "key") else None
             if (problem := taken or column_problem(name, value)) is not None:
                 raise InputError(f"Handler {handler}: row {row!r:.80}, column {name!r}: {problem}.")
-
-
-def read_key(handler: Handler, message: Message) -> str:
-    """The key of a message.
-
-    Raises:
-        BadMessageError: It has none, or none that can be one.
-    """
-    if handler.key is None:
-        value: Any = message.message_id
-        where = "it has no message id"
-    elif callable(handler.key):
-        try:
-            value = handler.key(message)
-        except PermanentError:
-            raise
-        except Exception as error:
-            # Not with its text, which may repeat what is in the body.
-            raise message.bad("MissingKey", f"its key function raised {type(error).__name__}") from error
-        where = "its key function gave nothing"
-    else:
-        value = message.field(handler.key, reason="MissingKey")
-        where = f"its key {handler.key!r} is empty"
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str):
-        raise message.bad("BadKey", f"its key is of type {type(value).__name__}, not text or a whole number")
-    if not value.strip():
-        raise message.bad("MissingKey", where)
-    if len(value) > LONGEST_KEY:
-        raise message.bad("BadKey", f"its key has {len(value)} characters, over {LONGEST_KEY}")
-    if not value.isprintable():
-        raise message.bad("BadKey", "its key has control characters")
-    return value

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from runonce.job import MAX_ABANDONED
+from runonce.execution.options import MAX_ABANDONED
+from runonce.messages.backoff import backoff
 from runonce.messages.rows import MessageRow, State
-from runonce.messages.settle import Complete, DeadLetter, Reschedule, Settlement, backoff
-from runonce.records import to_text
+from runonce.stores.columns import to_text
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
     from runonce.stores.protocols import Row
 
 RESOLUTION = 2.0

@@ -12,15 +12,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from runonce.records import from_text, readable
+from runonce.errors import InputError
+from runonce.stores.columns import from_text, readable
+from runonce.transports.ids import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from runonce.stores.protocols import Row
 
 SHARDS = 16
+LARGEST_OUTBOX = 30_000
+"""Characters of JSON that the follow-ups of one message may take; a table's text column ends at 32 Ki."""
 
 
 class State(StrEnum):
@@ -78,12 +82,6 @@ class MessageRow:
         """The same for every attempt; another one after an operator's replay."""
         replayed = f":{self.generation}" if self.generation else ""
         return f"{self.handler}:{digest(self.entity, self.handler, self.key)[:32]}{replayed}"
-
-
-def digest(*parts: str) -> str:
-    """A hash over length-prefixed parts, so that ("a", "bc") and ("ab", "c") differ."""
-    joined = "".join(f"{len(part)}:{part}" for part in parts)
-    return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def fingerprint(body: bytes) -> str:
@@ -147,3 +145,13 @@ def _decode(row: Row) -> MessageRow:
         replays=tuple(json.loads(str(v["replays"]))),
         **known,
     )
+
+
+def check_outbox(handler: str, outbox: Sequence[Mapping[str, Any]]) -> None:
+    """InputError when the follow-ups do not fit on the claim's row."""
+    size = len(json.dumps(list(outbox), ensure_ascii=False).encode("utf-16-le", "surrogatepass")) // 2
+    if size > LARGEST_OUTBOX:
+        raise InputError(
+            f"Handler {handler}: its follow-up messages take {size} characters together, over {LARGEST_OUTBOX}; put "
+            f"the data in a blob and send its name."
+        )

@@ -23,17 +23,16 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError, ServiceBusError
 
 from runonce.errors import TransportError
-from runonce.messages.enqueue import copy_of
-from runonce.messages.message import Delivery
-from runonce.messages.settle import Complete, DeadLetter, Reschedule, Settlement
-from runonce.messages.transport import Dead, Outgoing, Received
+from runonce.transports.copies import copy_of
+from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from azure.servicebus import ServiceBusSender
 
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
     from runonce.settings import ServiceBusConnection
 
 RESCHEDULES, ONLY_FOR, SENT_AS = "runonce-reschedules", "runonce-only-for", "runonce-sent-as"

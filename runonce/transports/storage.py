@@ -18,17 +18,16 @@ from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsE
 from azure.storage.queue import QueueClient
 
 from runonce.errors import TransportError
-from runonce.messages.enqueue import copy_of
-from runonce.messages.message import Delivery
-from runonce.messages.settle import Complete, DeadLetter, Reschedule, Settlement
-from runonce.messages.transport import Dead, Outgoing, Received
-from runonce.records import to_text
-from runonce.stores.azure import QUICK, make_client
+from runonce.stores.azure.clients import QUICK, make_client
+from runonce.stores.columns import to_text
+from runonce.transports.copies import copy_of
+from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
     from runonce.settings import StorageConnection
 
 POISON = "-poison"

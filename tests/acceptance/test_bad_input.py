@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from runonce import scheduled
-from runonce.discover import discover
 from runonce.errors import InputError, RunonceError, SettingsError
-from runonce.records import Outcome
+from runonce.hosts.discover import discover
+from runonce.runs.rows import Outcome
 from runonce.settings import Settings
 from runonce.testing import Workbench
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from runonce.run import Run
+    from runonce.runs.run import Run
 
 NIGHTLY = "0 0 3 * * *"
 THREE = datetime(2026, 11, 29, 3, tzinfo=UTC)

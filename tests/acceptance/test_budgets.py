@@ -9,12 +9,12 @@ import pytest
 from support.flows import start
 
 from runonce.clock import SystemClock
-from runonce.dispatch import Dispatcher
-from runonce.job import ScheduledJob, scheduled
-from runonce.records import Outcome
-from runonce.recovery import recover
-from runonce.run import MAX_ENTRIES, Run
-from runonce.stores.azure import azure_stores
+from runonce.runs.definition import ScheduledJob, scheduled
+from runonce.runs.dispatch import Dispatcher
+from runonce.runs.recovery import recover
+from runonce.runs.rows import Outcome
+from runonce.runs.run import MAX_ENTRIES, Run
+from runonce.stores.azure.stores import azure_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from support.replica import Config, Replicas, elapsed
 
-from runonce.claim import read_job
-from runonce.records import Outcome, RunRow, decode_run
-from runonce.recovery import recover
+from runonce.runs.recovery import recover
+from runonce.runs.rows import Outcome, RunRow, decode_run
+from runonce.runs.table import read_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ def test_every_fire_time_is_done_once_whoever_is_killed(
     assert effects(azure, settings) == expected
     for n in range(JOBS):
         dispatcher = config.dispatcher("judge")
-        row, _ = read_job(dispatcher.own, f"job-{n:02}")
+        row, _ = read_job(dispatcher.registry, f"job-{n:02}")
         assert dict(row.pending) == {}
     ended_by_the_living = defaultdict(int)
     for line in diary:

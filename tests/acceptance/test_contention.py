@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from support.replica import START, Config, Replicas, elapsed
 
-from runonce.records import Outcome, decode_run
+from runonce.runs.rows import Outcome, decode_run
 
 if TYPE_CHECKING:
     from pathlib import Path

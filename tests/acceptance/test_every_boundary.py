@@ -18,16 +18,16 @@ from support.faults import Boundary, Died, Fault, PassingClock
 from support.flows import AFTER_LEASE, AFTER_REQUEST, at, bodies, job_row, replica, run_row, work_off
 
 from runonce.errors import HostStopping, RunonceError, StoreUnavailableError
-from runonce.job import ScheduledJob, scheduled
-from runonce.records import Outcome
-from runonce.recovery import recover
+from runonce.runs.definition import ScheduledJob, scheduled
+from runonce.runs.recovery import recover
+from runonce.runs.rows import Outcome
 from runonce.testing import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from runonce.dispatch import Dispatcher
-    from runonce.run import Run
+    from runonce.runs.dispatch import Dispatcher
+    from runonce.runs.run import Run
 
 T = at(3)
 ITEMS = ["a", "b", "c"]

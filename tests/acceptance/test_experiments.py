@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from runonce.errors import InputError, PermanentError, SettingsError
-from runonce.experiments import (
+from experiments import (
     EXPERIMENTS,
     duplicates,
     invoicing,
@@ -24,14 +23,16 @@ from runonce.experiments import (
     no_lock,
     pause,
     program,
-    run_experiments,
     sigterm,
 )
-from runonce.experiments.effects import CLOCK, Effect
-from runonce.experiments.invoicing import Bill, Charged
-from runonce.experiments.lab import Finding, Lab
-from runonce.experiments.processes import ExperimentError, Processes
-from runonce.experiments.table import print_table
+from experiments.__main__ import main
+from experiments.effects import CLOCK, Effect
+from experiments.invoicing import Bill, Charged
+from experiments.lab import Finding, Lab
+from experiments.processes import ExperimentError, Processes
+from experiments.program import run_experiments
+from experiments.table import print_table
+from runonce.errors import InputError, PermanentError, SettingsError
 from runonce.settings import LeaseTerms, Settings, StorageConnection
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def test_no_replica_outlives_the_experiments(azurite: str, tmp_path: Path) -> No
         ends[number] = (
             mark,
             subprocess.Popen(
-                [sys.executable, "-m", "runonce.experiments", "pause"],
+                [sys.executable, "-m", "experiments", "pause"],
                 cwd=ROOT,
                 env=environ,
                 stdout=subprocess.PIPE,
@@ -185,6 +186,32 @@ def test_storage_that_is_no_emulator_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("RUNONCE_NAMESPACE", "shop-production")
     with pytest.raises(SettingsError, match="RUNONCE_STORAGE names a storage account that is not on this"):
         run_experiments(["no-lock"], None, console())
+
+
+def test_without_a_name_the_experiments_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list has a line for each, and nothing is started."""
+    monkeypatch.setattr(sys, "argv", ["experiments"])
+    assert main() == 0
+    out = capsys.readouterr().out
+    assert [name for name in EXPERIMENTS if f"{name} " not in out] == []
+
+
+def test_the_command_line_hands_on_names_invoices_and_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`all` and the file reach the program, and its exit code is the command's."""
+    called = []
+
+    def run(names: list[str], invoices: Path | None, _: Console) -> int:
+        called.append((names, invoices))
+        return 1
+
+    monkeypatch.setattr(program, "run_experiments", run)
+    monkeypatch.setattr(sys, "argv", ["experiments", "all", "--invoices", str(tmp_path)])
+    assert main() == 1
+    assert called == [(["all"], tmp_path)]
 
 
 def test_an_unknown_experiment_is_told_with_the_known_ones() -> None:

@@ -14,23 +14,24 @@ from support.faults import Boundary, Fault
 from support.flows import die, start, work_off
 from support.proxy import DROP_REPLY, FAILED_AFTER_APPLY, StorageProxy
 
-from runonce.claim import read_job, read_run
 from runonce.clock import SystemClock
-from runonce.dispatch import Dispatcher, Started
 from runonce.errors import Fenced, HostStopping, LeaseLost, ScheduleError, SettingsError
-from runonce.job import MAX_ABANDONED, ScheduledJob, scheduled
-from runonce.lease import Lease
-from runonce.records import JobRow, Outcome, RunRow
-from runonce.recovery import recover
+from runonce.execution.lease import Lease
+from runonce.execution.options import MAX_ABANDONED
+from runonce.runs.definition import ScheduledJob, scheduled
+from runonce.runs.dispatch import Dispatcher, Started
+from runonce.runs.recovery import recover
+from runonce.runs.rows import JobRow, Outcome, RunRow
+from runonce.runs.table import read_job, read_run
 from runonce.settings import Settings, StorageConnection
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from runonce.clock import Clock
-    from runonce.plan import By
-    from runonce.run import Run
+    from runonce.runs.plan import By
+    from runonce.runs.run import Run
     from runonce.stores.protocols import Stores
 
 T = datetime(2026, 1, 1, 3, tzinfo=UTC)
@@ -74,10 +75,10 @@ class Hosts:
         return self.stores.leases.held(f"{self.settings.namespace}/nightly")
 
     def job_row(self, dispatcher: Dispatcher) -> JobRow:
-        return read_job(dispatcher.own, "nightly")[0]
+        return read_job(dispatcher.registry, "nightly")[0]
 
     def run_row(self, dispatcher: Dispatcher, fire_time: datetime = T) -> RunRow:
-        found = read_run(dispatcher.own, "nightly", fire_time)
+        found = read_run(dispatcher.registry, "nightly", fire_time)
         assert found is not None
         return found[0]
 
@@ -496,7 +497,7 @@ def test_9_no_secret_and_no_content_in_logs(
     hosts.host(job, clock=Skewed(1)).execute(job, T, by="request")
     key = (settings.storage.connection_string or "").partition("AccountKey=")[2].partition(";")[0]
     assert len(key) > 20
-    said = caplog.text + repr(settings) + repr(host.own) + str(hosts.run_row(host))
+    said = caplog.text + repr(settings) + repr(host.registry) + str(hosts.run_row(host))
     assert "the first time" in said
     for secret in (key, "SharedKey ", "4111-key", "4111-value", "4111-blob"):
         assert secret not in said

@@ -12,17 +12,17 @@ from support.namespaces import fresh_settings
 
 from runonce import Message, handler
 from runonce.clock import SystemClock
-from runonce.hosts.consumer import Consumer
+from runonce.messages.consumer import Consumer
 from runonce.messages.deliver import Deliverer
-from runonce.messages.message import LONGEST_KEY, Delivery
+from runonce.messages.message import LONGEST_KEY
 from runonce.messages.rows import State
-from runonce.messages.transport import Outgoing
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 from runonce.testing import Complete, DeadLetter, Workbench
+from runonce.transports.protocols import Delivery, Outgoing
 from runonce.transports.storage import StorageTransport
 
 if TYPE_CHECKING:
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
 
 SECRET = "hunter2"
 DEEP = 200_000

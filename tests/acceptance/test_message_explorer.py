@@ -20,11 +20,11 @@ from support.faults import Boundary, Died, Fault, PassingClock
 from support.messages import AFTER_CLAIM, handling, silence
 
 from runonce.errors import PermanentError, StoreUnavailableError, TransportError
-from runonce.lease import Lease
+from runonce.execution.lease import Lease
 from runonce.messages.deliver import Deliverer
 from runonce.messages.effects import read_effects
-from runonce.messages.enqueue import outgoing
 from runonce.messages.rows import SHARDS, MessageRow, State, decode_message, partition
+from runonce.messages.sending import outgoing
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from runonce.errors import RunonceError
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
     from runonce.messages.message import Message
 
 ROUNDS = 200

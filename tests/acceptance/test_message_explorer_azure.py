@@ -27,18 +27,18 @@ from runonce.clock import SystemClock
 from runonce.errors import TransportError
 from runonce.messages.deliver import Deliverer
 from runonce.messages.effects import read_effects
-from runonce.messages.enqueue import outgoing
+from runonce.messages.sending import outgoing
 from runonce.settings import ServiceBusConnection, StorageConnection
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 from runonce.stores.protocols import Insert
 from runonce.transports.servicebus import ServiceBusTransport
 from servicebus.launcher import Queue
 
 if TYPE_CHECKING:
     from runonce.messages.message import Message
-    from runonce.messages.settle import Settlement
-    from runonce.messages.transport import Received
     from runonce.settings import Settings
+    from runonce.transports.protocols import Received
+    from runonce.transports.settlement import Settlement
     from servicebus.launcher import Broker
 
 pytestmark = service_bus.sdk_forgets_sockets

@@ -15,12 +15,12 @@ from support.proxy import proxies, proxy
 
 from runonce.clock import SystemClock
 from runonce.errors import Fenced, HostStopping
-from runonce.hosts.consumer import Consumer
+from runonce.messages.consumer import Consumer
+from runonce.messages.definition import handler
 from runonce.messages.deliver import Deliverer
 from runonce.messages.effects import read_effects
-from runonce.messages.enqueue import outgoing, send_all
-from runonce.messages.handler import handler
-from runonce.stores.azure import azure_stores
+from runonce.messages.sending import outgoing, send_all
+from runonce.stores.azure.stores import azure_stores
 from runonce.testing import Complete, MemorySender, Reschedule
 from runonce.transports.storage import StorageTransport
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from conftest import Calls
     from support.proxy import StorageProxy
 
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
     from runonce.messages.message import Message
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from support.replica import START, Config, Replicas, elapsed
 
-from runonce.claim import read_run
-from runonce.records import Outcome
-from runonce.recovery import ask
+from runonce.runs.operate import ask
+from runonce.runs.rows import Outcome
+from runonce.runs.table import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,10 +37,10 @@ def config_of(settings: Settings, folder: Path, **values: object) -> Config:
 
 def run_is(outcome: Outcome, config: Config, timeout: float) -> None:
     """Wait until the run's record says so."""
-    own = config.dispatcher("judge").own
+    registry = config.dispatcher("judge").registry
     until = time.monotonic() + timeout
     while time.monotonic() < until:
-        found = read_run(own, "nightly", START)
+        found = read_run(registry, "nightly", START)
         if found is not None and found[0].outcome is outcome:
             return
         time.sleep(0.05)
@@ -80,7 +80,7 @@ def test_a_holder_that_sleeps_past_its_lease_writes_nothing_more(
         assert ("start", "older") in [(e["what"], e["detail"]) for e in replicas.diary()]
         old.send_signal(signal.SIGTERM)
         assert old.wait(15) == 0
-    found = read_run(dispatcher.own, "nightly", START)
+    found = read_run(dispatcher.registry, "nightly", START)
     assert found is not None
     run = found[0]
     assert (run.outcome, run.attempt, run.abandoned, run.checkpoint) == (Outcome.SUCCEEDED, 2, 1, '"newer"')
@@ -118,6 +118,6 @@ def test_a_holder_told_to_stop_hands_over_within_a_second(
     assert starts[1]["at"] - told_at < 5
     # Not one item was left out, and none was done twice.
     assert [int(e["detail"]) for e in diary if e["what"] == "item"] == list(range(60))
-    found = read_run(dispatcher.own, "nightly", START)
+    found = read_run(dispatcher.registry, "nightly", START)
     assert found is not None
     assert (found[0].attempt, found[0].abandoned, found[0].failures) == (2, 0, 0)

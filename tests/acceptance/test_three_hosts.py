@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runonce.claim import Ownership, read_run
 from runonce.clock import SystemClock
-from runonce.records import Outcome
-from runonce.stores.azure import azure_stores
+from runonce.execution.registry import Registry
+from runonce.runs.rows import Outcome
+from runonce.runs.table import read_run
+from runonce.stores.azure.stores import azure_stores
 from tests.support.functions_app import environment, make_app
 from tests.support.functions_worker import FunctionsHost, timer
 
@@ -48,10 +49,10 @@ def test_one_run_for_each_fire_time_whatever_fires(settings: Settings, tmp_path:
     marks.mkdir()
     app = make_app(tmp_path / "app", JOBS)
     # As deployed with both hosts live: executions begin late, so nobody calls a fire time missed so soon.
-    own = {**environment(settings), "RUNONCE_MISFIRE_GRACE": "300", "MARKS": str(marks)}
+    registry = {**environment(settings), "RUNONCE_MISFIRE_GRACE": "300", "MARKS": str(marks)}
     on_a_machine = {
         **os.environ,
-        **own,
+        **registry,
         "RUNONCE_STORAGE": str(settings.storage.connection_string),
         "RUNONCE_JOBS": str(app / "jobs"),
     }
@@ -59,7 +60,7 @@ def test_one_run_for_each_fire_time_whatever_fires(settings: Settings, tmp_path:
     runonce = [sys.executable, "-m", "runonce"]
     said: list[str] = []
     fired: list[datetime] = []
-    with FunctionsHost(app, env=own) as functions, (tmp_path / "serve.log").open("w") as log:
+    with FunctionsHost(app, env=registry) as functions, (tmp_path / "serve.log").open("w") as log:
         local = subprocess.Popen(
             [*runonce, "--verbose", "serve"], cwd=ROOT, env=on_a_machine, stdout=log, stderr=log, text=True
         )
@@ -91,7 +92,7 @@ def test_one_run_for_each_fire_time_whatever_fires(settings: Settings, tmp_path:
             local.send_signal(signal.SIGTERM)
             local.wait(timeout=60)
     served = (tmp_path / "serve.log").read_text()
-    own_view = Ownership(azure_stores(settings).runs, settings.namespace, SystemClock(), "test")
+    own_view = Registry(azure_stores(settings).runs, settings.namespace, SystemClock(), "test")
     for fire_time in fired:
         assert (marks / f"{fire_time:%H%M%S}").read_text() == "x", f"it ran more than once:\n{served}\n{said}"
         found = read_run(own_view, "everywhere", fire_time)

@@ -9,7 +9,7 @@ from support.kit import Kit, fresh_settings, memory_kit
 from support.proxy import proxies, proxy
 
 from runonce.settings import Settings, StorageConnection
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 from runonce.stores.protocols import MAX_TRANSACTION, Insert
 
 if TYPE_CHECKING:

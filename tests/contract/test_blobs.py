@@ -8,7 +8,7 @@ from azure.storage.blob import BlobServiceClient
 from support.kit import Kit, fresh_settings
 
 from runonce.errors import ConflictError
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 
 BINARY = "application/octet-stream"
 CONTENTS = {

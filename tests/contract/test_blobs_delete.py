@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from runonce.blobs import Blobs
 from runonce.clock import SystemClock
 from runonce.errors import ConflictError, Fenced, LeaseLost, StoreUnavailableError
+from runonce.execution.blobs import Blobs
 from runonce.stores.memory import MemoryBlobs
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from support.proxy import (
 
 from runonce.errors import ConflictError, StoreError, StoreUnavailableError
 from runonce.settings import CALL_TIMEOUT, Settings, StorageConnection
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 from runonce.stores.protocols import Delete, Insert, QueueItem, Replace
 
 if TYPE_CHECKING:

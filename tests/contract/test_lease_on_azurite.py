@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from support.proxy import BUSY, DROP_REPLY, DROP_REQUEST, StorageProxy
 
 from runonce.clock import SystemClock
-from runonce.lease import Lease
+from runonce.execution.lease import Lease
 from runonce.settings import LeaseTerms, Settings, StorageConnection
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 
 if TYPE_CHECKING:
     from runonce.errors import LeaseLost

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.kit import Kit, fresh_settings, memory_kit
 
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 
 DURATION = 15
 

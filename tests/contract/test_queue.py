@@ -4,7 +4,7 @@ import pytest
 from azure.storage.queue import QueueClient
 from support.kit import Kit, fresh_settings, memory_kit
 
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 from runonce.stores.protocols import QueueItem
 
 BODIES = {

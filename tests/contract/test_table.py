@@ -9,7 +9,7 @@ import pytest
 from support.kit import Kit, fresh_settings
 
 from runonce.errors import ConflictError, StoreError
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 from runonce.stores.protocols import MAX_TRANSACTION, Delete, Insert, Replace
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 from runonce.errors import StoreError, TransportError
-from runonce.messages.dead import replay
+from runonce.messages.dead_letters import replay
+from runonce.messages.definition import handler
 from runonce.messages.deliver import Deliverer
-from runonce.messages.handler import handler
-from runonce.messages.settle import Complete, DeadLetter, Reschedule
-from runonce.messages.transport import Outgoing
 from runonce.settings import ServiceBusConnection, StorageConnection
 from runonce.stores.memory import memory_stores
 from runonce.testing import ManualClock
+from runonce.transports.protocols import Outgoing
 from runonce.transports.servicebus import ServiceBusTransport
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 from runonce.transports.storage import StorageTransport, wrap
 from servicebus.launcher import Queue, Topic
 from tests.support.namespaces import fresh_settings
@@ -42,7 +42,7 @@ from tests.support.transports import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runonce.messages.transport import Sender
+    from runonce.transports.protocols import Sender
     from servicebus.launcher import Broker
 
 __all__ = ["proxies", "proxy"]
@@ -150,7 +150,7 @@ def test_threads_share_a_sender(pipe: Pipe) -> None:
         try:
             for n in range(10):
                 pipe.sender.send(to.queue, [Outgoing(BODY, f"{name}-{n}")])
-        except BaseException as error:  # noqa: BLE001 - reported by the test's own thread
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             failed.append(error)
 
     threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
@@ -667,4 +667,4 @@ def test_a_subscriptions_copy_is_for_that_subscription_alone(bus_pipe: BusPipe, 
     letters = bus_pipe.dead_letters(billing)
     [dead] = letters.take(1)
     with pytest.raises(StoreError, match="is done since"):
-        replay(deliverer.own, bus_pipe.sender, billing, letters, dead)
+        replay(deliverer.registry, bus_pipe.sender, billing, letters, dead)

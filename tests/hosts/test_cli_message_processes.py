@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from runonce.messages.effects import read_effects
-from runonce.messages.enqueue import outgoing
-from runonce.stores.azure import azure_stores
+from runonce.messages.sending import outgoing
+from runonce.stores.azure.stores import azure_stores
 from servicebus.launcher import Queue, Topic
 from tests.support.service_bus import broker_fixture, sdk_forgets_sockets
 from tests.support.transports import BusPipe, Pipe, StoragePipe, make_handler

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from runonce.clock import SystemClock
-from runonce.dispatch import Dispatcher
 from runonce.errors import HostStopping, TransportError
-from runonce.hosts import consumer as consumer_module
-from runonce.hosts.consumer import Consumer
+from runonce.execution.stop import StopSignal
 from runonce.hosts.local import LocalHost
+from runonce.messages import consumer as consumer_module
+from runonce.messages.consumer import Consumer
 from runonce.messages.deliver import Deliverer
-from runonce.messages.enqueue import outgoing, send_all
 from runonce.messages.rows import State, decode_message, place
-from runonce.stop import StopSignal
+from runonce.messages.sending import outgoing, send_all
+from runonce.runs.dispatch import Dispatcher
 from runonce.stores.memory import memory_stores
 from tests.support.memory_transport import MemoryTransport
 from tests.support.namespaces import fresh_settings
@@ -27,7 +27,7 @@ from tests.support.transports import make_handler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
     from runonce.messages.message import Message
 
 PATIENCE = 10.0

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from runonce.claim import Ownership, read_run
 from runonce.clock import SystemClock
-from runonce.records import decode_job, job_key, key_range, to_text
-from runonce.stores.azure import azure_stores
+from runonce.execution.registry import Registry
+from runonce.runs.rows import decode_job, job_key, key_range
+from runonce.runs.table import read_run
+from runonce.stores.azure.stores import azure_stores
+from runonce.stores.columns import to_text
 from tests.support.functions_app import ROOT, environment, make_app
 from tests.support.functions_worker import AppRefusedError, FunctionsHost, queue, timer
 from tests.support.namespaces import fresh_settings
@@ -75,9 +77,9 @@ async def take_async(message: Message) -> None:
 }
 
 
-def own(settings: Settings, stores: Stores) -> Ownership:
+def registry(settings: Settings, stores: Stores) -> Registry:
     """The same storage, seen from the test."""
-    return Ownership(stores.runs, settings.namespace, SystemClock(), "test")
+    return Registry(stores.runs, settings.namespace, SystemClock(), "test")
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +108,7 @@ def last_run(settings: Settings, stores: Stores, name: str) -> Any:
     assert row is not None
     job = decode_job(row)
     assert job.last_fire_time is not None
-    found = read_run(own(settings, stores), name, job.last_fire_time)
+    found = read_run(registry(settings, stores), name, job.last_fire_time)
     assert found is not None
     return found[0]
 
@@ -188,11 +190,11 @@ def test_a_job_that_calls_sys_exit_is_answered(host: FunctionsHost) -> None:
 
 def test_a_request_runs_its_fire_time(host: FunctionsHost, module_settings: Settings, stores: Stores) -> None:
     """A message of the internal queue runs the fire time it names, which no timer of now would."""
-    fire_time = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+    fire_time = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
     body = json.dumps({"job": "every_second", "fire_time": to_text(fire_time), "why": "asked"})
     done = host.invoke("runonce_requests", queue(body))
     assert done.success
-    found = read_run(own(module_settings, stores), "every_second", fire_time)
+    found = read_run(registry(module_settings, stores), "every_second", fire_time)
     assert found is not None
     assert (found[0].outcome, found[0].by) == ("succeeded", "request")
 

@@ -11,10 +11,10 @@ import pytest
 from runonce.clock import SystemClock
 from runonce.messages.deliver import Deliverer
 from runonce.messages.effects import read_effects
-from runonce.messages.message import Delivery
 from runonce.messages.rows import State, decode_message, place
-from runonce.stores.azure import azure_stores
+from runonce.stores.azure.stores import azure_stores
 from runonce.testing import MemorySender
+from runonce.transports.protocols import Delivery
 from servicebus.launcher import Queue, Topic
 from tests.conftest import Calls
 from tests.support.functions_app import environment, make_app
@@ -26,7 +26,7 @@ from tests.support.transports import BusPipe, make_handler, receive
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
     from runonce.messages.rows import MessageRow
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runonce.records import decode_run, key_range, to_text
+from runonce.runs.rows import decode_run, key_range
+from runonce.stores.columns import to_text
 from tests.support.functions_app import environment, make_app
 from tests.support.functions_worker import FunctionsHost, WorkerExitedError, queue, timer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from runonce.records import RunRow
+    from runonce.runs.rows import RunRow
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runonce import PermanentError, Run, scheduled
-from runonce.audit import audit_job, line
-from runonce.claim import read_job
-from runonce.dispatch import Dispatcher
+from runonce.runs.audit import audit_job, line
+from runonce.runs.dispatch import Dispatcher
+from runonce.runs.table import read_job
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
 from runonce.testing import ManualClock
@@ -67,7 +67,7 @@ def test_the_audit_line_is_read(sample: Infrastructure, dispatcher: Dispatcher) 
     """The queries take each figure out of the audit line, and look in the right namespace."""
     fire_time = dispatcher.clock.now().replace(hour=2, minute=0, second=0, microsecond=0) - timedelta(days=1)
     dispatcher.execute(closed_books, fire_time, by="timer")
-    row, _ = read_job(dispatcher.own, "closed_books")
+    row, _ = read_job(dispatcher.registry, "closed_books")
     written = line(audit_job(closed_books, row, dispatcher.clock.now()), "shop-production")
     for name in ("missed-runs", "no-sign-of-life", "failed-runs"):
         text = query(sample, name)

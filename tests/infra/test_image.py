@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runonce.claim import Ownership, read_run
 from runonce.clock import SystemClock
-from runonce.messages.transport import Outgoing
-from runonce.records import Outcome, decode_job, job_key
-from runonce.stores.azure import azure_stores
+from runonce.execution.registry import Registry
+from runonce.runs.rows import Outcome, decode_job, job_key
+from runonce.runs.table import read_run
+from runonce.stores.azure.stores import azure_stores
+from runonce.transports.protocols import Outgoing
 from runonce.transports.storage import StorageTransport
 from tests.support.functions_worker.environment import find_python
 from tests.support.image import Image, ignored
@@ -33,7 +34,7 @@ from tests.support.namespaces import fresh_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from runonce.records import RunRow
+    from runonce.runs.rows import RunRow
     from runonce.settings import Settings
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the image is a Linux one")
@@ -176,7 +177,7 @@ class Platform:
         fire_time = decode_job(row).last_fire_time
         assert fire_time is not None
         found = read_run(
-            Ownership(stores.runs, self.settings.namespace, SystemClock(), "test"), job, fire_time
+            Registry(stores.runs, self.settings.namespace, SystemClock(), "test"), job, fire_time
         )
         assert found is not None
         return found[0]

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from runonce.discover import discover
-from runonce.hosts.functions import RECOVERY_SCHEDULE
-from runonce.manifest import RECOVERY_TIMER, make_manifest, to_text
+from runonce.hosts.discover import discover
+from runonce.hosts.functions.app import RECOVERY_SCHEDULE
+from runonce.hosts.manifest import RECOVERY_TIMER, make_manifest, to_text
 from tests.support.infrastructure import INFRA, ROOT
 
 

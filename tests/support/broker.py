@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from runonce.errors import TransportError
-from runonce.messages.enqueue import copy_of
-from runonce.messages.message import Delivery
-from runonce.messages.settle import Complete, DeadLetter, Reschedule
-from runonce.messages.transport import Outgoing, Received
+from runonce.transports.copies import copy_of
+from runonce.transports.protocols import Delivery, Outgoing, Received
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from support.faults import Boundary
 
-    from runonce.messages.handler import Handler
-    from runonce.messages.settle import Settlement
+    from runonce.messages.definition import Handler
     from runonce.testing import ManualClock
+    from runonce.transports.settlement import Settlement
 
 LOCK = 30.0
 

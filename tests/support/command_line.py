@@ -37,7 +37,7 @@ def invoke(context: Context, *args: str, columns: int = 80, stdin: bytes | None 
     """Run a command in this process, and leave its log set-up behind."""
     root = logging.getLogger()
     handlers = root.handlers[:]
-    loggers = [root, *(logging.getLogger(name) for name in ("runonce", "runonce.discover", "azure"))]
+    loggers = [root, *(logging.getLogger(name) for name in ("runonce", "runonce.hosts.discover", "azure"))]
     levels = [logger.level for logger in loggers]
     try:
         return CliRunner().invoke(

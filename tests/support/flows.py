@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from runonce.claim import read_job, read_run
-from runonce.dispatch import Dispatcher, Started
-from runonce.recovery import recover
-from runonce.requests import Request, read_request
+from runonce.runs.dispatch import Dispatcher, Started
+from runonce.runs.recovery import recover
+from runonce.runs.requests import Request, read_request
+from runonce.runs.table import read_job, read_run
 
 if TYPE_CHECKING:
-    from runonce.dispatch import Result
-    from runonce.job import ScheduledJob
-    from runonce.records import JobRow, RunRow
-    from runonce.stop import StopSignal
+    from runonce.execution.stop import StopSignal
+    from runonce.runs.definition import ScheduledJob
+    from runonce.runs.dispatch import Result
+    from runonce.runs.rows import JobRow, RunRow
     from runonce.stores.protocols import Stores
     from runonce.testing import ManualClock, Workbench
 
@@ -60,19 +60,19 @@ def die(started: Started) -> None:
 
 def job_row(bench: Workbench, job: ScheduledJob) -> JobRow:
     """The job's row as it is kept."""
-    return read_job(bench.dispatcher.own, job.name)[0]
+    return read_job(bench.dispatcher.registry, job.name)[0]
 
 
 def run_row(bench: Workbench, job: ScheduledJob, fire_time: datetime) -> RunRow:
     """The run's row as it is kept; it must be there."""
-    found = read_run(bench.dispatcher.own, job.name, fire_time)
+    found = read_run(bench.dispatcher.registry, job.name, fire_time)
     assert found is not None
     return found[0]
 
 
 def has_run_row(bench: Workbench, job: ScheduledJob, fire_time: datetime) -> bool:
     """Whether there is a record of that fire time."""
-    return read_run(bench.dispatcher.own, job.name, fire_time) is not None
+    return read_run(bench.dispatcher.registry, job.name, fire_time) is not None
 
 
 def bodies(stores: Stores) -> list[str]:

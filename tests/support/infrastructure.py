@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runonce.discover import discover
-from runonce.manifest import make_manifest, to_text
+from runonce.hosts.discover import discover
+from runonce.hosts.manifest import make_manifest, to_text
 from tests.support.bicep import Later, deploy
 
 if TYPE_CHECKING:

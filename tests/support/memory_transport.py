@@ -6,18 +6,17 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from runonce.messages.enqueue import copy_of
-from runonce.messages.message import Delivery
-from runonce.messages.settle import Complete, DeadLetter, Reschedule
-from runonce.messages.transport import Dead, Outgoing, Received
+from runonce.transports.copies import copy_of
+from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from runonce.clock import Clock
     from runonce.errors import TransportError
-    from runonce.messages.handler import Handler
-    from runonce.messages.settle import Settlement
+    from runonce.messages.definition import Handler
+    from runonce.transports.settlement import Settlement
 
 
 @dataclass(eq=False)

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from runonce.messages.effects import read_effects
-from runonce.messages.enqueue import outgoing
-from runonce.messages.transport import Outgoing
-from runonce.stores.azure import azure_stores
+from runonce.messages.sending import outgoing
+from runonce.stores.azure.stores import azure_stores
+from runonce.transports.protocols import Outgoing
 from tests.support.transports import Pipe, make_handler
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ HANDLER = """
     import os
     from pathlib import Path
 
-    from runonce import Message, handler
+    from runonce import Message, handler  # noqa: E402
 
     WITNESS = os.open(Path(__file__).parent / "witness", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
 

@@ -6,23 +6,24 @@ import inspect
 import json
 from typing import TYPE_CHECKING, Any
 
-from runonce.claim import Ownership
+from runonce.execution.registry import Registry
+from runonce.messages.definition import handler
 from runonce.messages.deliver import Deliverer, Working
-from runonce.messages.handler import handler
-from runonce.messages.message import Delivery, Message
 from runonce.messages.rows import decode_message, place
 from runonce.testing import MemorySender, Workbench
+from runonce.transports.protocols import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from runonce.execution.stop import StopSignal
     from runonce.messages.claim import MessageClaim
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
+    from runonce.messages.message import Message
     from runonce.messages.rows import MessageRow
-    from runonce.messages.transport import Sender
-    from runonce.stop import StopSignal
     from runonce.stores.protocols import Row, Stores
     from runonce.testing import ManualClock
+    from runonce.transports.protocols import Sender
 
 LEASE = 60
 """Seconds of a claim's lease by default."""
@@ -81,9 +82,9 @@ def silence(deliverer: Deliverer) -> None:
     deliverer.heartbeats.watch = lambda *_: None  # type: ignore[method-assign]
 
 
-def ownership(bench: Workbench, *, host: str = "test", stores: Stores | None = None) -> Ownership:
+def ownership(bench: Workbench, *, host: str = "test", stores: Stores | None = None) -> Registry:
     """What a claim is made with."""
-    return Ownership((stores or bench.stores).claims, bench.settings.namespace, bench.clock, host)
+    return Registry((stores or bench.stores).claims, bench.settings.namespace, bench.clock, host)
 
 
 def begun(deliverer: Deliverer, one: Handler, of: Delivery | None = None) -> Working:
@@ -107,12 +108,12 @@ def row_of(bench: Workbench, one: Handler, key: str = KEY) -> MessageRow:
 
 def count_calls(claim: MessageClaim) -> list[str]:
     """The storage calls of a claim from now on."""
-    table, made = claim._own.table, []
+    table, made = claim._registry.table, []
 
     class Counting:
         def __getattr__(self, name: str) -> Any:
             made.append(name)
             return getattr(table, name)
 
-    object.__setattr__(claim._own, "table", Counting())
+    object.__setattr__(claim._registry, "table", Counting())
     return made

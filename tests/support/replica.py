@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any, Self
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from runonce import recovery, requests  # noqa: E402
 from runonce.clock import SystemClock  # noqa: E402
-from runonce.dispatch import Dispatcher  # noqa: E402
 from runonce.errors import RunonceError  # noqa: E402
 from runonce.hosts.local import LocalHost  # noqa: E402
-from runonce.job import ScheduledJob, scheduled  # noqa: E402
+from runonce.runs import recovery, requests  # noqa: E402
+from runonce.runs.definition import ScheduledJob, scheduled  # noqa: E402
+from runonce.runs.dispatch import Dispatcher  # noqa: E402
 from runonce.settings import LeaseTerms, Settings, StorageConnection  # noqa: E402
-from runonce.stores.azure import azure_stores  # noqa: E402
+from runonce.stores.azure.stores import azure_stores  # noqa: E402
 
 if TYPE_CHECKING:
-    from runonce.run import Run
+    from runonce.runs.run import Run
 
 START = datetime(2026, 1, 1, 3, tzinfo=UTC)
 """The wall clock's reading when a test's replicas begin; their schedules name instants soon after."""

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.queue import QueueClient
 
-from runonce.messages.handler import handler
-from runonce.messages.transport import Outgoing
+from runonce.messages.definition import handler
 from runonce.settings import ServiceBusConnection, StorageConnection
+from runonce.transports.protocols import Outgoing
 from runonce.transports.servicebus import ServiceBusTransport
 from runonce.transports.storage import POISON, StorageTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from runonce.messages.handler import Handler
-    from runonce.messages.transport import DeadLetters, Inbox, Received, Sender, Transport
+    from runonce.messages.definition import Handler
+    from runonce.transports.protocols import DeadLetters, Inbox, Received, Sender, Transport
     from servicebus.launcher import Broker
 
 LOCK = 3

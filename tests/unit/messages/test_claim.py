@@ -20,8 +20,8 @@ from runonce.errors import (
 )
 from runonce.messages.claim import Delivered, MessageClaim, claim_message, result_text
 from runonce.messages.rows import MessageRow, State
-from runonce.messages.settle import Complete, DeadLetter, Reschedule
 from runonce.testing import Workbench
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,17 +22,17 @@ from runonce.errors import (
     TimeLimitExceeded,
     TransportError,
 )
-from runonce.job import MAX_ABANDONED
+from runonce.execution.options import MAX_ABANDONED
+from runonce.execution.stop import StopSignal
 from runonce.messages.rows import State
-from runonce.stop import StopSignal
 from runonce.testing import Complete, DeadLetter, MemorySender, Reschedule, Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
     from runonce.messages.message import Message
-    from runonce.messages.transport import Outgoing
+    from runonce.transports.protocols import Outgoing
 
 BODY = {"id": KEY}
 

@@ -7,7 +7,9 @@ import pytest
 from support.messages import delivery, handling
 
 from runonce.errors import InputError, PermanentError
-from runonce.messages.message import LONGEST_KEY, BadMessageError, Delivery, Message, read_key
+from runonce.messages.message import LONGEST_KEY, BadMessageError, Message
+from runonce.messages.reading import read_key
+from runonce.transports.protocols import Delivery
 
 SECRET = "hunter2"
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.messages import handling
 
-from runonce.job import MAX_ABANDONED
+from runonce.execution.options import MAX_ABANDONED
 from runonce.messages.plan import EARLY, RESOLUTION, Arrival, Verdict, decide, expired, finished, first
 from runonce.messages.rows import MessageRow, State
-from runonce.messages.settle import Complete, DeadLetter, Reschedule
-from runonce.records import encode
+from runonce.stores.columns import encode
 from runonce.stores.protocols import Row
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
 
 NOW = datetime(2026, 1, 1, 3, tzinfo=UTC)
 LEASE = 60

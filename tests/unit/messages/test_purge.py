@@ -8,15 +8,15 @@ from support.faults import PassingClock
 from support.flows import at
 from support.messages import KEY, begun, delivery, handling, ownership, raw_row, row_of, silence
 
-from runonce.messages.handler import MESSAGE_TTL, REPLAY_HORIZON
+from runonce.messages.definition import MESSAGE_TTL, REPLAY_HORIZON
 from runonce.messages.purge import NAME, purge_job, purge_shard
 from runonce.messages.rows import SHARDS, partition
-from runonce.records import Outcome
+from runonce.runs.rows import Outcome
 from runonce.stores.protocols import Replace
 from runonce.testing import Complete, DeadLetter, Workbench
 
 if TYPE_CHECKING:
-    from runonce.messages.handler import Handler
+    from runonce.messages.definition import Handler
 
 DAY = 86_400
 

@@ -13,14 +13,14 @@ from runonce.messages.rows import (
     MessageRow,
     State,
     decode_message,
-    digest,
     effect_key,
     fingerprint,
     partition,
     place,
 )
-from runonce.records import encode
+from runonce.stores.columns import encode
 from runonce.stores.protocols import Row
+from runonce.transports.ids import digest
 
 NOW = datetime(2026, 1, 1, 3, 0, 0, 123456, tzinfo=UTC)
 

@@ -1,0 +1,212 @@
+"""The command that runs one fire time: run, by hand or `--scheduled`."""
+
+import contextlib
+import logging
+import sys
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from runonce.cli import exits, logs, output, times
+from runonce.cli.app import EXECUTE, JobName, Json, command, read_at
+from runonce.cli.context import Context
+from runonce.cli.exits import Exit
+from runonce.cli.foreground import in_foreground
+from runonce.runs.definition import ScheduledJob
+from runonce.runs.dispatch import EARLY, Result
+from runonce.runs.rows import Outcome
+
+# -- run --------------------------------------------------------------------------------------------------------
+
+
+@command(
+    EXECUTE,
+    "runonce run nightly_report",
+    "runonce run nightly_report --at 2026-11-29T03:00:00+03:00 --replay",
+)
+def run(
+    ctx: typer.Context,
+    job: JobName,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INSTANT",
+            help="The fire time, ISO 8601; without an offset it is in the job's time zone. Default: now.",
+        ),
+    ] = None,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Run it again from its beginning although it is done.")
+    ] = False,
+    ask: Annotated[bool, typer.Option("--ask", help="Do not run it here: ask the running hosts to.")] = False,
+    scheduled: Annotated[
+        bool, typer.Option("--scheduled", help="Run the fire time that is due, if one is: for a scheduler.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run one fire time of a job here and now.
+
+    The schedule need not name it, and the job may be paused. A fire time that is done, here or anywhere, is
+    not run again without --replay: the command ends with 3. Ctrl-C lets the run come to a good place and
+    releases its lease; a running host, or the same command, goes on from there.
+
+    --scheduled is what a Container Apps job starts: it ends with 0 when nothing is due, when another host has
+    it, and when a failed run waits for its next attempt.
+    """
+    context = Context.of(ctx)
+    found = context.job(job)
+    _check_options(at, replay=replay, ask=ask, scheduled=scheduled)
+    if scheduled:
+        raise typer.Exit(run_scheduled(context, found, as_json=as_json))
+    now = context.clock.now()
+    fire_time = read_at(at, found.schedule.time_zone, "--at") if at else now.replace(microsecond=0)
+    if fire_time > now + EARLY:
+        said = f"{times.to_utc(fire_time)} is still to come ({times.from_now(fire_time, now)})"
+        raise typer.BadParameter(f"{said}; give one that has passed", param_hint="--at")
+    if at and next(found.schedule.newest_first(fire_time - timedelta(seconds=1), fire_time), None) is None:
+        output.note(f"{times.to_utc(fire_time)} is not a fire time of the schedule; it runs all the same")
+    if ask:
+        _ask(context, found, fire_time, as_json=as_json)
+        return
+    raise typer.Exit(_run_here(context, found, fire_time, replay=replay, as_json=as_json))
+
+
+def _run_here(
+    context: Context, job: ScheduledJob, fire_time: datetime, *, replay: bool, as_json: bool
+) -> int:
+    logs.set_up(verbose=context.verbose, level=logging.INFO)
+    # This read is not needed to run; it is what says in one line that storage is out of reach.
+    if context.row(job.name).paused_at is not None:
+        output.note(f"{job.name} is paused; a run by hand goes ahead")
+    dispatcher = context.dispatcher
+
+    def work() -> Result:
+        return dispatcher.execute(job, fire_time, by="hand", replay=replay)
+
+    started = context.clock.elapsed()
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        ended = in_foreground(dispatcher, work)
+    result, seconds = ended.value, context.clock.elapsed() - started
+    code = int(exits.of_result(result))
+    if ended.interrupted is not None and (result.outcome is Outcome.STOPPED or not result.ran):
+        code = ended.interrupted
+    if as_json:
+        output.print_json({**result_json(result), "seconds": round(seconds, 3), "exit_code": code})
+    else:
+        typer.echo(told(result, seconds))
+        _advise(context, result)
+    return code
+
+
+def _check_options(at: str | None, *, replay: bool, ask: bool, scheduled: bool) -> None:
+    if scheduled and (at or replay or ask):
+        raise typer.BadParameter("it takes no other option but --json", param_hint="--scheduled")
+    if replay and ask:
+        raise typer.BadParameter("a replay is run here and now; leave out one of the two", param_hint="--ask")
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A result as `--json` prints it."""
+    return {
+        "job": result.job,
+        "fire_time": result.fire_time,
+        "outcome": result.outcome,
+        "reason": result.reason,
+        "attempt": result.attempt,
+        "ran": result.ran,
+    }
+
+
+def told(result: Result, seconds: float | None = None) -> str:
+    """A result as one line."""
+    took = "" if seconds is None else f", {times.to_span(seconds)}"
+    said = {
+        Outcome.SUCCEEDED: f"succeeded (attempt {result.attempt}{took})",
+        Outcome.SKIPPED: "nothing ran",
+        Outcome.RETRYING: "failed, to be tried again",
+    }.get(result.outcome, str(result.outcome))
+    return f"{result.job} {times.to_utc(result.fire_time)}: {said}" + (
+        f": {result.reason}" if result.reason else ""
+    )
+
+
+def _advise(context: Context, result: Result) -> None:
+    if result.outcome is Outcome.SKIPPED and result.reason == "held elsewhere":
+        row = context.row(result.job)
+        if row.running is not None:
+            output.note(f"{row.host} is running it for {times.to_utc(row.running)}")
+    if result.outcome in (Outcome.RETRYING, Outcome.STOPPED):
+        again = f"runonce run {result.job} --at {times.to_utc(result.fire_time)}"
+        output.note(f"a running host goes on with it; so does `{again}`")
+
+
+def _ask(context: Context, job: ScheduledJob, fire_time: datetime, *, as_json: bool) -> None:
+    from runonce.runs.operate import ask  # noqa: PLC0415
+    from runonce.runs.table import read_run  # noqa: PLC0415
+
+    row = context.row(job.name)
+    previous = read_run(context.dispatcher.registry, job.name, fire_time)
+    at = times.to_utc(fire_time)
+    if previous is not None and previous[0].outcome.is_final and previous[0].outcome is not Outcome.SKIPPED:
+        reason = f"already {previous[0].outcome}; `runonce run {job.name} --at {at} --replay` runs it again"
+        result = Result(job.name, fire_time, Outcome.SKIPPED, reason)
+        if as_json:
+            output.print_json({**result_json(result), "asked": False})
+        else:
+            typer.echo(told(result))
+        raise typer.Exit(Exit.NOTHING_RAN)
+    request = ask(context.dispatcher, job, fire_time)
+    if as_json:
+        output.print_json({"job": request.job, "fire_time": request.fire_time, "asked": True})
+    else:
+        typer.echo(f"{job.name} {at}: asked; the first host that is free runs it")
+    if row.paused_at is not None:
+        output.note(f"{job.name} is paused, so it waits until `runonce resume {job.name}`")
+    waiting = row.pending.get(fire_time)
+    if waiting is not None and waiting.not_before > context.clock.now():
+        output.note(f"it is waiting already: {waiting.why}, not before {times.to_utc(waiting.not_before)}")
+
+
+# -- run --scheduled --------------------------------------------------------------------------------------------
+
+
+def run_scheduled(context: Context, job: ScheduledJob, *, as_json: bool) -> int:
+    """What `run JOB --scheduled` does; the exit code."""
+    from runonce.hosts import container_apps  # noqa: PLC0415 - only here
+
+    fire_time = container_apps.due(job, context.clock.now())
+    if fire_time is None:
+        if as_json:
+            output.print_json({"job": job.name, "fire_time": "", "outcome": "", "exit_code": 0})
+        else:
+            typer.echo(f"{job.name}: no fire time is due now")
+        return Exit.DONE
+    logs.set_up(verbose=context.verbose, level=logging.INFO)
+    dispatcher = context.dispatcher
+
+    def work() -> Result:
+        return dispatcher.execute(job, fire_time, by="timer")
+
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        ended = in_foreground(dispatcher, work)
+    result = ended.value
+    code = int(Exit.DONE)
+    if ended.interrupted is not None and (result.outcome is Outcome.STOPPED or not result.ran):
+        code = ended.interrupted
+    elif container_apps.start_again(result):
+        code = int(exits.of_result(result))
+    elif container_apps.failed_for_good(dispatcher, result):
+        code = int(Exit.FAILED)
+    if as_json:
+        output.print_json(
+            {
+                "job": job.name,
+                "fire_time": fire_time,
+                "outcome": result.outcome,
+                "reason": result.reason,
+                "exit_code": code,
+            }
+        )
+    else:
+        typer.echo(told(result))
+    return code

@@ -1,0 +1,201 @@
+"""Commands that keep a host going or do a host's part: serve, work, recover."""
+
+import contextlib
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from runonce.cli import logs, output, times
+from runonce.cli.app import EXECUTE, HandlerName, Json, command
+from runonce.cli.context import Context, where
+from runonce.cli.exits import Exit
+from runonce.cli.foreground import in_foreground
+from runonce.cli.run import result_json, told
+from runonce.errors import SettingsError
+from runonce.messages.definition import Handler
+from runonce.runs.dispatch import Dispatcher, Result
+from runonce.runs.rows import Outcome
+
+# -- work -------------------------------------------------------------------------------------------------------
+
+
+@command(EXECUTE, "runonce work send_invoice", "runonce work send_invoice --max-messages 80 --max-wait 10")
+def work(
+    ctx: typer.Context,
+    handler: HandlerName,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="End after so many messages.")
+    ] = None,
+    max_wait: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="End when none has come for so long.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Handle a handler's messages, here.
+
+    Without the two options it goes on until Ctrl-C or SIGTERM; with them it is what a Container Apps job starts
+    for each handful of messages. What became of a message is recorded and settled, so it ends with 0 whether
+    handlers succeeded or not; with 6 when the broker or storage is out of reach, so that nobody can say.
+    """
+    from runonce.hosts.container_apps import consume  # noqa: PLC0415 - with the rest of what needs storage
+    from runonce.hosts.runtime import Runtime, check_transport  # noqa: PLC0415
+
+    context = Context.of(ctx)
+    found = context.handler(handler)
+    check_transport(context.settings, found)
+    logs.set_up(verbose=context.verbose, level=logging.INFO)
+    runtime = Runtime(context.settings, found=context.found, stores=context.stores, clock=context.clock)
+    runtime.transport = context.transport
+    try:
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            ended = in_foreground(runtime.dispatcher, lambda: consume(runtime, found, max_messages, max_wait))
+    finally:
+        if "sender" in vars(runtime):
+            runtime.sender.close()
+    code = ended.interrupted or int(Exit.DONE)
+    if as_json:
+        output.print_json({"handler": found.name, "handled": ended.value, "exit_code": code})
+    else:
+        typer.echo(f"{found.name}: {ended.value} message{'' if ended.value == 1 else 's'} settled")
+    raise typer.Exit(code)
+
+
+# -- serve ------------------------------------------------------------------------------------------------------
+
+
+@command(EXECUTE, "runonce serve", "runonce serve --jobs other/jobs --verbose")
+def serve(ctx: typer.Context) -> None:
+    """Run all jobs and handlers on this machine until Ctrl-C.
+
+    It has timers, recovery, a reader of requests and a consumer for each handler. Start it as often as you
+    like, on as many machines as you like: each fire time runs once, each message has one effect. Stopped, it
+    waits for what runs to come to a good place and ends with 0; with 75 when it had to leave something (which
+    goes on elsewhere), with 70 when it failed itself.
+    """
+    context = Context.of(ctx)
+    logs.set_up(verbose=context.verbose, level=logging.INFO)
+    runtime = context.runtime
+    from runonce.hosts.local import LocalHost  # noqa: PLC0415 - only here
+    from runonce.runs.table import read_jobs  # noqa: PLC0415
+
+    rows = read_jobs(runtime.dispatcher.registry)  # storage out of reach is better said now, in one line
+    paused = {name for name, (row, _) in rows.items() if row.paused_at is not None}
+    served, refused = _carried(context)
+    _banner(context, paused, served, refused)
+    consumers = []
+    if served:
+        from runonce.messages.consumer import Consumer  # noqa: PLC0415 - only where there are handlers
+
+        consumers = [Consumer(runtime.deliverer, runtime.transport, handler) for handler in served]
+    raise typer.Exit(LocalHost(runtime.dispatcher, consumers).serve())
+
+
+def _carried(context: Context) -> tuple[list[Handler], dict[str, str]]:
+    """The handlers whose messages the transport can carry, and why it cannot those of the others."""
+    from runonce.hosts.runtime import check_transport  # noqa: PLC0415 - with the rest of what needs storage
+
+    served: list[Handler] = []
+    refused: dict[str, str] = {}
+    for name, handler in sorted(context.found.handlers.items()):
+        try:
+            check_transport(context.settings, handler)
+        except SettingsError as error:
+            refused[name] = str(error)
+        else:
+            served.append(handler)
+    return served, refused
+
+
+def _banner(context: Context, paused: set[str], served: list[Handler], refused: dict[str, str]) -> None:
+    settings, jobs, now = context.settings, context.found.jobs, context.clock.now()
+    count = f"{len(jobs)} job{'' if len(jobs) == 1 else 's'}"
+    if context.found.handlers:
+        count += f" and {len(served)} handler{'' if len(served) == 1 else 's'}"
+    lines = [f"runonce serves {count} of {settings.namespace!r}; storage: {where(settings.storage)}"]
+    width = max(map(len, [*jobs, *(handler.name for handler in served)]), default=0)
+    for name, job in sorted(jobs.items()):
+        upcoming = job.schedule.next(now)
+        said = "never fires"
+        if upcoming is not None:
+            said = (
+                f"next {times.to_local(upcoming, job.schedule.time_zone)} ({times.from_now(upcoming, now)})"
+            )
+        lines.append(f"  {name:{width}}  {'paused' if name in paused else said}")
+    carrier = "Service Bus" if settings.transport == "servicebus" else "Storage queues"
+    lines += [f"  {handler.name:{width}}  messages of {handler.entity} ({carrier})" for handler in served]
+    if not jobs and not context.found.handlers:
+        lines.append("  no file of the jobs folder defines a job; write a function under @scheduled in one")
+    for line in lines:
+        typer.echo(line, err=True)
+    for reason in refused.values():
+        output.warn(reason)
+    for error in context.found.broken:
+        output.warn(str(error))
+    typer.echo("Ctrl-C stops it.", err=True)
+
+
+# -- recover ----------------------------------------------------------------------------------------------------
+
+
+@command(EXECUTE, "runonce recover", "runonce recover --work")
+def recover(
+    ctx: typer.Context,
+    work: Annotated[
+        bool, typer.Option("--work", help="Then run here what was asked for, until nothing is left.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask the running hosts for what is unfinished and free.
+
+    That is: its host died, its retry is due, nobody ran it in time, or somebody asked for it. This is the
+    tick that `serve` and the Functions app do every minute. With --work it is what a Container Apps recovery
+    job starts: it ends with 0 when all is well, with 1 when a run failed for good, with 4 when one was not
+    finished.
+    """
+    context = Context.of(ctx)
+    logs.set_up(verbose=context.verbose, level=logging.INFO if work else logging.WARNING)
+    dispatcher = context.dispatcher
+    from runonce.runs.recovery import recover as tick  # noqa: PLC0415
+    from runonce.runs.table import read_jobs  # noqa: PLC0415
+
+    read_jobs(dispatcher.registry)  # the tick itself keeps quiet about storage that is out of reach
+    asked = tick(dispatcher)
+    if not as_json:
+        for request in asked:
+            typer.echo(f"{request.job} {times.to_utc(request.fire_time)}: asked for ({request.why})")
+        if not asked:
+            typer.echo("nothing is unfinished and free")
+    results: list[Result] = []
+    code = 0
+    if work:
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            ended = in_foreground(dispatcher, lambda: _work_off(dispatcher, results, quiet=as_json))
+        code = ended.interrupted or _worst(results)
+    if as_json:
+        output.print_json(
+            {"asked": asked, "worked": [result_json(result) for result in results], "exit_code": code}
+        )
+    raise typer.Exit(code)
+
+
+def _work_off(dispatcher: Dispatcher, results: list[Result], *, quiet: bool) -> None:
+    """Handle requests one after the other until the queue is empty or the host stops."""
+    queue = dispatcher.stores.requests
+    while dispatcher.stop.cause is None and (item := queue.receive(visibility=30)) is not None:
+        queue.delete(item)  # before it is run: a request is a hint, and the recovery tick repeats a lost one
+        result = dispatcher.handle_request(item.body)
+        if result is None:
+            continue
+        results.append(result)
+        if not quiet:
+            typer.echo(told(result))
+
+
+def _worst(results: list[Result]) -> int:
+    outcomes = {result.outcome for result in results}
+    if Outcome.FAILED in outcomes:
+        return Exit.FAILED
+    unfinished = {Outcome.STOPPED, Outcome.ABANDONED, Outcome.UNKNOWN}
+    return Exit.NOT_FINISHED if outcomes & unfinished else Exit.DONE

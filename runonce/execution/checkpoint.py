@@ -1,0 +1,140 @@
+"""How far a run has come: a checkpoint's values, and batches that save it as they go."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from runonce.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+
+    from runonce.stores.protocols import Value
+
+    Save = Callable[[str, Mapping[str, int], Mapping[str, Mapping[str, Value]]], None]
+
+T = TypeVar("T")
+
+
+LONGEST_CHECKPOINT = 30_000
+"""Characters of JSON, in UTF-16; a table's text column ends at 32 Ki UTF-16 units (Azure Tables' limit of 64 KiB)."""
+
+
+class Batches(Generic[T]):
+    """What `Run.batches` returns: iterable and asynchronously iterable, once."""
+
+    def __init__(
+        self,
+        who: str,
+        check: Callable[[], None],
+        checkpoint: Checkpoint,
+        items: Iterable[T],
+        *,
+        size: int,
+        name: str,
+    ) -> None:
+        if size < 1:
+            raise InputError(f"{who}: batches(size={size}) must be 1 or more.")
+        if name in checkpoint.loops:
+            raise InputError(f'{who}: a second batches loop needs a name of its own: name="…".')
+        checkpoint.loops.add(name)
+        self._check = check
+        self._checkpoint = checkpoint
+        self._items = items
+        self._size = size
+        self._name = name
+
+    def __iter__(self) -> Iterator[list[T]]:
+        for batch, done in self._remaining():
+            self._check()
+            yield batch
+            self._checkpoint.commit(self._name, done)
+
+    async def __aiter__(self) -> AsyncIterator[list[T]]:
+        for batch, done in self._remaining():
+            self._check()
+            yield batch
+            await asyncio.to_thread(self._checkpoint.commit, self._name, done)
+
+    def _remaining(self) -> Iterator[tuple[list[T], int]]:
+        done = self._checkpoint.progress.get(self._name, 0)
+        rest = itertools.islice(self._items, done, None)
+        while batch := list(itertools.islice(rest, self._size)):
+            done += len(batch)
+            yield batch, done
+
+
+class Staged(Protocol):
+    """What is written together with a checkpoint: a ledger's entries since the last one."""
+
+    staged: dict[str, dict[str, Value]]
+
+    def written(self) -> None:
+        """They are committed."""
+        ...
+
+
+class Checkpoint:
+    """What a long run has done so far; a later attempt starts by asking for it."""
+
+    def __init__(
+        self, who: str, save: Save, text: str, progress: Mapping[str, int], ledger: Staged | None = None
+    ) -> None:
+        self._who = who
+        self._write = save
+        self._ledger = ledger
+        self._text = text
+        self.progress: dict[str, int] = dict(progress)
+        """Items done, by the name of the `batches` loop."""
+        self.loops: set[str] = set()
+        """Names of the `batches` loops this attempt has begun."""
+
+    def load(self, default: Any = None) -> Any:
+        """What `save` kept last, by this attempt or an earlier one; `default` when nothing was."""
+        return json.loads(self._text) if self._text else default
+
+    def save(self, value: Any) -> None:
+        """Keep a JSON value, and the ledger entries recorded since the last time; one storage call.
+
+        In an async job, `await asyncio.to_thread(run.checkpoint.save, value)`.
+
+        Raises:
+            InputError: The value is not JSON, or too large.
+            LeaseLost, Fenced: The run no longer owns its job; nothing was written.
+            AlreadyRecordedError: A ledger entry is there already; nothing was written.
+        """
+        try:
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{self._who}: a checkpoint is a JSON value, and {type(value).__name__} is not: {error}. "
+                f"Save text, numbers, booleans, None, and lists and dicts of those."
+            ) from error
+        size = len(text.encode("utf-16-le", "surrogatepass")) // 2
+        if size > LONGEST_CHECKPOINT:
+            raise InputError(
+                f"{self._who}: a checkpoint of {size} characters of JSON is over "
+                f"{LONGEST_CHECKPOINT}; keep a position in it, and the data in a blob."
+            )
+        self._save(text, self.progress)
+
+    def flush(self) -> None:
+        """Write the ledger entries recorded since the last time, and leave the checkpoint as it is; at most one call.
+
+        For a run that stops in mid-batch and knows which of its effects have happened. Raises as `save` does.
+        """
+        if self._ledger is not None and self._ledger.staged:
+            self._save(self._text, self.progress)
+
+    def commit(self, loop: str, done: int) -> None:
+        """Keep how far a `batches` loop has come."""
+        self._save(self._text, {**self.progress, loop: done})
+
+    def _save(self, text: str, progress: dict[str, int]) -> None:
+        self._write(text, progress, {} if self._ledger is None else self._ledger.staged)
+        self._text, self.progress = text, progress
+        if self._ledger is not None:
+            self._ledger.written()

@@ -1,0 +1,170 @@
+"""A lease on a job's lock: taken without waiting, renewed on a thread of its own, and never believed too long.
+
+A lock is a lease, not a guarantee. What this module promises: `held` is False before the server could have
+given the lease to somebody else, and the run is told as soon as that is known. What it does not: a process
+that is paused between asking `held` and writing may write late; that is what the fencing token is for.
+
+Trust counts from the *start* of the call that last succeeded, on a clock that goes on through suspension, and
+ends a margin before the lease does. Once it has ended it never comes back, not even by a renewal that would
+still succeed: somebody may have held the lease in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from typing import TYPE_CHECKING
+
+from runonce.errors import LeaseLost, StoreError, StoreUnavailableError
+from runonce.execution.threads import start_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from runonce.clock import Clock
+    from runonce.settings import LeaseTerms
+    from runonce.stores.protocols import LeaseStore
+
+log = logging.getLogger("runonce.execution.lease")
+
+TRIES = 2
+"""Calls in one renewal round, each with the store's call time-out."""
+PAUSE = 1.0
+"""Seconds between renewal rounds once one has failed."""
+
+
+class Lease:
+    """One holding of one lock, good for one run; make it with `Lease.acquire`."""
+
+    def __init__(self, store: LeaseStore, name: str, terms: LeaseTerms, clock: Clock) -> None:
+        self.name = name
+        self.holder = str(uuid.uuid4())
+        self._store = store
+        self._terms = terms
+        self._clock = clock
+        self._trusted_until = float("-inf")
+        self._renew_until = float("inf")
+        self._lost: LeaseLost | None = None
+        self._losing = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._on_lost: Callable[[LeaseLost], None] = lambda _: None
+
+    @classmethod
+    def acquire(cls, store: LeaseStore, name: str, terms: LeaseTerms, clock: Clock) -> Lease | None:
+        """Take the lease without waiting; None when somebody else holds it.
+
+        It is not renewed before `keep` is called.
+
+        Raises:
+            StoreUnavailableError: The store did not answer, twice. If it did grant the lease, nobody renews it
+                and it ends by itself.
+        """
+        lease = cls(store, name, terms, clock)
+        started = clock.elapsed()
+        try:
+            granted = store.acquire(name, lease.holder, terms.duration)
+        except StoreUnavailableError:
+            # The grant may have been made and its reply lost. Asking again as the same holder tells; trust
+            # still counts from the first call, the earliest moment the lease can have begun.
+            granted = store.acquire(name, lease.holder, terms.duration)
+        if not granted:
+            return None
+        lease._trusted_until = started + terms.duration - terms.margin
+        return lease
+
+    @property
+    def trusted_until(self) -> float:
+        """The elapsed time (see `Clock`) until which the lease is believed."""
+        return self._trusted_until
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease can be trusted at this instant."""
+        return self._lost is None and self._clock.elapsed() < self._trusted_until
+
+    def check(self) -> None:
+        """Return if the lease is held.
+
+        Raises:
+            LeaseLost: It is not.
+        """
+        if self.held:
+            return
+        self._lose("its trusted time ran out")
+        released = f"The lease on {self.name} was released: the run is over. Write nothing more."
+        raise LeaseLost(released if self._lost is None else str(self._lost))
+
+    def keep(self, on_lost: Callable[[LeaseLost], None]) -> None:
+        """Renew until `release`; `on_lost` is called once, from whichever thread finds out, if that fails."""
+        self._on_lost = on_lost
+        self._thread = start_thread(self._renew_forever, f"runonce-renew-{self.name}")
+
+    def renew_until(self, elapsed: float) -> None:
+        """Let the lease lapse after that elapsed time: a wedged run must not hold its lock for ever."""
+        self._renew_until = elapsed
+
+    def release(self) -> None:
+        """Stop renewing and give the lease up; harmless when it is lost already.
+
+        Raises nothing for a store that does not answer: the lease then ends by itself.
+        """
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)  # at most one round of renewal is under way
+        if self._lost is not None or self._trusted_until == float("-inf"):
+            return
+        # Before the call: from its first instant on somebody else may hold the lease.
+        self._trusted_until = float("-inf")
+        try:
+            self._store.release(self.name, self.holder)
+        except StoreError as error:
+            log.warning(
+                "lease %s: not released, it ends by itself in %d s: %s",
+                self.name,
+                self._terms.duration,
+                error,
+            )
+
+    def _renew_forever(self) -> None:
+        due = self._trusted_until - (self._terms.duration - self._terms.margin) + self._terms.renewal
+        while not self._clock.wait(self._closed, min(due, self._trusted_until) - self._clock.elapsed()):
+            if self._clock.elapsed() >= self._trusted_until:
+                self._lose("its trusted time ran out before a renewal succeeded")
+                return
+            if self._clock.elapsed() >= self._renew_until:
+                due = float("inf")
+                continue
+            renewed = self._renewal_round()
+            if self._lost is not None:
+                return
+            due = self._clock.elapsed() + PAUSE if renewed is None else renewed + self._terms.renewal
+
+    def _renewal_round(self) -> float | None:
+        """The elapsed time at which the successful call began; None when no call succeeded."""
+        for _ in range(TRIES):
+            started = self._clock.elapsed()
+            if started >= self._trusted_until or self._closed.is_set():
+                return None
+            try:
+                renewed = self._store.renew(self.name, self.holder)
+            except StoreError as error:  # no answer, or none that says who holds it: try until trust ends
+                log.warning("lease %s: renewal failed, trying again: %s", self.name, error)
+                continue
+            if not renewed:
+                self._lose("the store says it is no longer ours")
+                return None
+            if self._clock.elapsed() >= self._trusted_until:
+                return None  # the answer came after trust had ended, see the module's docstring
+            self._trusted_until = started + self._terms.duration - self._terms.margin
+            return started
+        return None
+
+    def _lose(self, why: str) -> None:
+        with self._losing:  # the run's own check and the renewal may find out at the same instant
+            if self._lost is not None or self._closed.is_set():
+                return
+            self._lost = LeaseLost(f"The lease on {self.name} is lost: {why}. Write nothing more.")
+        log.error("lease %s: lost, %s", self.name, why)
+        self._on_lost(self._lost)

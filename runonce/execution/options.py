@@ -1,0 +1,92 @@
+"""The options that scheduled jobs and handlers share, and their checks."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from runonce.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OnAbandoned = Literal["rerun", "hold"]
+
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+"""Names end up in blob names, row keys and Functions' function names; this fits all of them."""
+RESERVED = re.compile(r"host|runonce.*")
+"""The Functions host takes no function called host; the toolkit's own functions begin with runonce."""
+
+LONGEST_RETRY_DELAY = 3600.0
+MAX_ABANDONED = 5
+"""A run whose host died this often is not tried again: the job itself may be what kills its hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a failed run is tried again, and after how long (seconds; doubled each time, at most 1 h)."""
+
+    retries: int = 0
+    delay: float = 60.0
+
+    def wait(self, failures: int, *, spread: Callable[[], float] = random.random) -> float:
+        """Seconds to wait after so many failures, give or take a fifth so that replicas do not march in step."""
+        doubled = self.delay * 2.0 ** min(failures - 1, 30)
+        return min(doubled, LONGEST_RETRY_DELAY) * (0.8 + 0.4 * spread())
+
+
+def checked_body(decorator: str, body: object) -> None:
+    """DefinitionError unless calling it does the work: a def or async def, and no generator."""
+    if not inspect.isfunction(body):
+        raise DefinitionError(
+            f"@{decorator} goes on a function, not on {body!r}; decorate a def or async def."
+        )
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        raise DefinitionError(
+            f"Job {body.__name__!r}: its function has a `yield`, so calling it would do nothing; take the `yield` out."
+        )
+
+
+def checked_name(name: str) -> str:
+    """The name; DefinitionError unless it fits a blob's, a row's and a function's name and is not taken."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise DefinitionError(
+            f"Job {name!r}: a name is 1 to 63 lower-case letters, digits, - and _, and starts with a letter; "
+            f'give one with name="…".'
+        )
+    if RESERVED.fullmatch(name):
+        raise DefinitionError(
+            f'Job {name!r}: "host" and names that begin with "runonce" are taken; give another with name="…".'
+        )
+    return name
+
+
+def checked_choice(job: str, option: str, value: object, choices: tuple[str, ...]) -> None:
+    """DefinitionError unless the value is one of the choices."""
+    if value not in choices:
+        known = ", ".join(f'"{c}"' for c in choices)
+        raise DefinitionError(f"Job {job!r}: {option}={value!r} is not one of {known}.")
+
+
+def checked_whole(job: str, option: str, value: object, low: int, high: int) -> None:
+    """DefinitionError unless the value is a whole number from low to high."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise DefinitionError(f"Job {job!r}: {option}={value!r} must be a whole number from {low} to {high}.")
+
+
+def checked_seconds(job: str, option: str, value: object, most: timedelta = timedelta(days=7)) -> float:
+    """A duration in seconds; DefinitionError unless it is more than 0 and at most `most`."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 < seconds <= most.total_seconds()
+    ):
+        raise DefinitionError(
+            f"Job {job!r}: {option}={value!r} must be seconds or a timedelta, more than 0 and at most {most.days} days."
+        )
+    return float(seconds)

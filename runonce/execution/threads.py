@@ -1,0 +1,32 @@
+"""Helper threads that keep the invocation they were started in."""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
+    """Start a daemon thread that logs under the invocation that starts it."""
+    context = contextvars.copy_context()
+    invocation_id = getattr(_thread_local(), "invocation_id", None)
+
+    def run() -> None:
+        if invocation_id is not None:
+            _thread_local().invocation_id = invocation_id
+        context.run(target)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _thread_local() -> Any:
+    """The classic Functions worker's thread-local, where that worker is what runs us."""
+    dispatcher = sys.modules.get("azure_functions_worker.dispatcher")
+    return getattr(dispatcher, "_invocation_id_local", None)

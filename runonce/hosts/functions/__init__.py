@@ -1,0 +1,31 @@
+"""The Functions host: `build` makes the app that function_app.py hands to the worker.
+
+Imported by function_app.py alone; imports the runtime and both wings. `build` loads `azure.functions` when it is
+called, for the check of host.json is used where that package is not installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import azure.functions as func
+
+__all__ = ["build"]
+
+
+def build(root: Path) -> func.FunctionApp:
+    """The app with everything the jobs folder needs. To be called once, while function_app.py is imported.
+
+    Args:
+        root: The folder of function_app.py, which a relative RUNONCE_JOBS is below. The current directory will not
+            do: a worker that was waiting as a placeholder imports the app before it changes to its folder.
+
+    Raises:
+        SettingsError: A setting is missing or wrong. The app does not start, and says why.
+    """
+    from runonce.hosts.functions.app import make_app  # noqa: PLC0415
+
+    return make_app(root)

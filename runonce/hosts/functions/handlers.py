@@ -1,0 +1,127 @@
+"""The Functions host's part for handlers: one trigger for each, and a settlement as that host knows it.
+
+A Python function settles by how it ends: returning completes the message, raising abandons it. So a message to
+come later is sent anew before the function returns. One that is to be dead-lettered raises each time it comes:
+its claim says so already, which costs one read, and the broker's delivery count puts it aside.
+
+Every trigger is BINARY. For any other the host parses the body and lays its top-level fields over the message's own
+metadata, so that a field named `id` in two bodies would make two messages one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import azure.functions as func
+
+from runonce.errors import RunonceError, SettingsError
+from runonce.hosts.runtime import check_transport
+from runonce.transports.copies import copy_of
+from runonce.transports.protocols import Delivery
+from runonce.transports.settlement import DeadLetter, Reschedule, Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from runonce.hosts.runtime import Runtime
+    from runonce.messages.definition import Handler
+
+log = logging.getLogger("runonce.functions")
+
+
+class DeadLetteredError(RunonceError):
+    """The message cannot be handled; it goes to the dead letters after its last delivery."""
+
+
+def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> None:
+    """Bind a handler's function to its queue or subscription.
+
+    Raises:
+        SettingsError: The chosen transport cannot carry its messages.
+    """
+    settings = runtime.settings
+    check_transport(settings, handler)
+    if settings.transport == "storage":
+        body = _function(runtime, handler, _from_storage)
+        trigger = app.queue_trigger(
+            arg_name="message",
+            queue_name=handler.queue,
+            connection=settings.storage.setting,
+            data_type=func.DataType.BINARY,
+        )
+    else:
+        if settings.servicebus is None:
+            raise SettingsError("RUNONCE_SERVICEBUS is not set; see runonce.settings.")
+        body = _function(runtime, handler, _from_servicebus)
+        connection = settings.servicebus.setting
+        if handler.subscription is None:
+            trigger = app.service_bus_queue_trigger(
+                arg_name="message",
+                queue_name=handler.queue,
+                connection=connection,
+                data_type=func.DataType.BINARY,
+            )
+        else:
+            trigger = app.service_bus_topic_trigger(
+                arg_name="message",
+                topic_name=handler.queue,
+                subscription_name=handler.subscription,
+                connection=connection,
+                data_type=func.DataType.BINARY,
+            )
+    app.function_name(handler.name)(trigger(body))
+
+
+def _function(runtime: Runtime, handler: Handler, read: Callable[[Any], Delivery]) -> Callable[..., Any]:
+    """The function the worker calls; its parameter's annotation tells the worker what to make of the message."""
+
+    def handle(message: Any) -> None:
+        delivery = read(message)
+        _settle(runtime, handler, delivery, runtime.deliverer.deliver(handler, delivery))
+
+    async def handle_async(message: Any) -> None:
+        delivery = read(message)
+        _settle(runtime, handler, delivery, await runtime.deliverer.deliver_async(handler, delivery))
+
+    function = handle_async if handler.is_async else handle
+    kind = func.QueueMessage if read is _from_storage else func.ServiceBusMessage
+    function.__annotations__ = {"message": kind, "return": None}
+    return function
+
+
+def _settle(runtime: Runtime, handler: Handler, delivery: Delivery, settlement: Settlement) -> None:
+    match settlement:
+        case Reschedule(delay):
+            # Sent before this one is completed; if that fails the function raises, and the broker keeps it.
+            runtime.sender.send(handler.queue, [copy_of(handler, delivery, delay)])
+        case DeadLetter(reason, description):
+            raise DeadLetteredError(f"{reason}: {description}")
+
+
+def _from_storage(message: func.QueueMessage) -> Delivery:
+    from runonce.transports.storage import unwrap  # noqa: PLC0415 - only where Storage queues are used
+
+    delivery, _ = unwrap(
+        message.get_body(),
+        message_id=message.id or "",
+        delivery_count=message.dequeue_count or 1,
+        enqueued_at=message.insertion_time,
+    )
+    return delivery
+
+
+def _from_servicebus(message: func.ServiceBusMessage) -> Delivery:
+    from runonce.transports.servicebus import take_own  # noqa: PLC0415 - only where Service Bus is used
+
+    properties = dict(message.application_properties or message.user_properties or {})
+    own = take_own(properties)
+    return Delivery(
+        body=message.get_body(),
+        message_id=message.message_id or "",
+        delivery_count=message.delivery_count or 1,
+        enqueued_at=message.enqueued_time_utc,
+        correlation_id=message.correlation_id or "",
+        properties=properties,
+        **own,
+    )

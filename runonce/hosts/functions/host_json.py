@@ -1,0 +1,232 @@
+"""host.json against the handlers: what the Functions host is told must fit what the handlers say. Pure, no I/O.
+
+The host reads its own file and knows nothing of handlers; a figure that does not fit shows up as redelivered or
+dead-lettered messages, long after it was written. So the app looks at it when it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from runonce.messages.definition import Handler
+    from runonce.settings import Transport
+
+OVERRIDE = "AzureFunctionsJobHost__"
+"""Begins an application setting that goes before host.json, its path joined by two underscores."""
+DURATION = re.compile(r"(?:(\d+)\.)?(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.\d+)?")
+DEFAULT_TIMEOUT = "00:30:00"
+"""On the Flex Consumption plan."""
+SHORTEST_HIDING = 5.0
+FEWEST_DELIVERIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in host.json that does not fit."""
+
+    text: str
+    fatal: bool
+    """Whether no message could be handled so."""
+
+
+def check_host_json(
+    text: str, environ: Mapping[str, str], handlers: Iterable[Handler], transport: Transport
+) -> list[Finding]:
+    """What does not fit; every text names the value, the handlers it is about, and the remedy.
+
+    Args:
+        text: The file's content.
+        environ: Application settings may override the file.
+        handlers: Those of the app.
+        transport: What carries their messages.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        return [
+            Finding(f"host.json is no JSON ({error}); the Functions host cannot start with it.", fatal=True)
+        ]
+    if not isinstance(content, dict):
+        return [Finding("host.json must be a JSON object; copy the one of the repository.", fatal=True)]
+    known = sorted(handlers, key=lambda one: one.name)
+    values = _Values(_overridden(content, environ))
+    findings = [*_encoding(values), *_timeout(values, known)]
+    if known:
+        findings += _servicebus(values, known) if transport == "servicebus" else _queues(values, known)
+    return [*values.unreadable, *findings]
+
+
+class _Values:
+    """The values by path, with the host's defaults; ones of a wrong kind are noted and taken as the default."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self._content = content
+        self.unreadable: list[Finding] = []
+
+    def of(self, path: str, default: Any) -> Any:
+        value: Any = self._content
+        for part in path.split("."):
+            if not isinstance(value, Mapping):
+                return default
+            value = next((v for k, v in value.items() if k.lower() == part.lower()), None)
+        if value is None:
+            return default
+        if isinstance(value, str) and not isinstance(default, str):  # from an application setting
+            value = {"true": True, "false": False}.get(
+                value.lower(), int(value) if value.isdigit() else value
+            )
+        if not isinstance(value, type(default)) or isinstance(value, bool) != isinstance(default, bool):
+            self._wrong(path, value, f"write {json.dumps(default)} or another one of that kind")
+            return default
+        return value
+
+    def seconds(self, path: str, default: str) -> float:
+        """A duration; "-1" is without end."""
+        value = self.of(path, default)
+        if value == "-1":
+            return float("inf")
+        match = DURATION.fullmatch(value)
+        if match is None:
+            self._wrong(path, value, f'write hours:minutes:seconds, such as "{default}"')
+            match = DURATION.fullmatch(default)
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0, 0)
+        return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+    def _wrong(self, path: str, value: Any, remedy: str) -> None:
+        finding = Finding(f"host.json {path}={json.dumps(value)}: {remedy}.", fatal=True)
+        if finding not in self.unreadable:
+            self.unreadable.append(finding)
+
+
+def _overridden(content: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    merged: dict[str, Any] = json.loads(json.dumps(content))
+    for name, value in environ.items():
+        if not name.lower().startswith(OVERRIDE.lower()):
+            continue
+        *folders, last = name[len(OVERRIDE) :].split("__")
+        place = merged
+        for folder in folders:
+            key = next((k for k in place if k.lower() == folder.lower()), folder)
+            if not isinstance(place.get(key), dict):
+                place[key] = {}
+            place = place[key]
+        place[next((k for k in place if k.lower() == last.lower()), last)] = value
+    return merged
+
+
+def _encoding(values: _Values) -> Iterator[Finding]:
+    encoding = values.of("extensions.queues.messageEncoding", "base64")
+    if encoding.lower() != "base64":
+        yield Finding(
+            f'host.json extensions.queues.messageEncoding="{encoding}": the toolkit writes Base64, also to its '
+            f"internal queue, so no message could be read; remove the value, or set base64.",
+            fatal=True,
+        )
+
+
+def _timeout(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
+    limit = values.seconds("functionTimeout", DEFAULT_TIMEOUT)
+    for one in handlers:
+        if one.max_runtime is None and limit != float("inf"):
+            yield _warning(
+                one,
+                f"has no max_runtime, and host.json functionTimeout={_span(limit)} ends the worker with everything it "
+                f"runs; give it a max_runtime below that",
+            )
+        elif one.max_runtime is not None and one.max_runtime >= limit:
+            yield _warning(
+                one,
+                f"max_runtime={one.max_runtime:g} s is not below host.json functionTimeout={_span(limit)}, at which "
+                f"the host ends the worker with everything it runs; lower max_runtime, or raise functionTimeout",
+            )
+
+
+def _servicebus(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
+    path = "extensions.serviceBus"
+    if not values.of(f"{path}.autoCompleteMessages", default=True):
+        yield Finding(
+            f"host.json {path}.autoCompleteMessages=false: a Python function cannot complete its messages itself, so "
+            f"each would come again until it is dead-lettered; remove the value, or set true. It is about "
+            f"{_listed(handlers)}.",
+            fatal=True,
+        )
+    prefetched = values.of(f"{path}.prefetchCount", 0)
+    if prefetched > 0:
+        yield Finding(
+            f"host.json {path}.prefetchCount={prefetched}: the locks of prefetched messages run while they wait, and "
+            f"each lost one is a delivery more; set 0. It is about {_listed(handlers)}.",
+            fatal=False,
+        )
+    renewed = values.seconds(f"{path}.maxAutoLockRenewalDuration", "00:05:00")
+    timeout = values.seconds("functionTimeout", DEFAULT_TIMEOUT)
+    for one in handlers:
+        longest = timeout if one.max_runtime is None else min(one.max_runtime, timeout)
+        if longest == float("inf"):
+            yield _warning(
+                one, "has no max_runtime and host.json functionTimeout is without end; give it a max_runtime"
+            )
+        elif longest > renewed:
+            yield _warning(
+                one,
+                f"may run for {_span(longest)}, longer than host.json {path}.maxAutoLockRenewalDuration="
+                f"{_span(renewed)}, so its message is delivered again while it still runs; raise that value to "
+                f"{_clock(longest)}, or lower max_runtime",
+            )
+    calls = values.of(f"{path}.maxConcurrentCalls", 16)
+    yield from _concurrency(handlers, calls, f"{path}.maxConcurrentCalls={calls}", str)
+
+
+def _queues(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
+    path = "extensions.queues"
+    batch = values.of(f"{path}.batchSize", 16)
+    more = values.of(f"{path}.newBatchThreshold", batch // 2)
+    named = f"{path}.batchSize={batch} and newBatchThreshold={more}"
+    yield from _concurrency(handlers, batch + more, named, lambda n: f"{(n * 2 + 2) // 3} and {n // 3}")
+    hidden = values.seconds(f"{path}.visibilityTimeout", "00:00:00")
+    if hidden < SHORTEST_HIDING:
+        yield Finding(
+            f"host.json {path}.visibilityTimeout={_clock(hidden)}: a message whose function failed comes again at "
+            f"once, and all its deliveries are used up within a second; set 00:00:30. It is about {_listed(handlers)}.",
+            fatal=False,
+        )
+    deliveries = values.of(f"{path}.maxDequeueCount", 5)
+    if deliveries < FEWEST_DELIVERIES:
+        yield Finding(
+            f"host.json {path}.maxDequeueCount={deliveries}: a message is put aside when its host died "
+            f"{deliveries} time{'' if deliveries == 1 else 's'}; set 5. It is about {_listed(handlers)}.",
+            fatal=False,
+        )
+
+
+def _concurrency(handlers: list[Handler], most: int, named: str, remedy: Any) -> Iterator[Finding]:
+    for one in handlers:
+        if one.concurrency < most:
+            yield _warning(
+                one,
+                f"concurrency={one.concurrency}, and host.json {named} let an instance run {most} of its messages at "
+                f"once; set {remedy(one.concurrency)}, or protect what they share by a lock",
+            )
+
+
+def _warning(one: Handler, what: str) -> Finding:
+    return Finding(f"Handler {one.name!r}: {what}.", fatal=False)
+
+
+def _listed(handlers: list[Handler]) -> str:
+    return ", ".join(one.name for one in handlers)
+
+
+def _clock(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _span(seconds: float) -> str:
+    return "without end" if seconds == float("inf") else _clock(seconds)

@@ -1,0 +1,271 @@
+"""What the infrastructure has to know of the jobs, made from the code: `infra/jobs.json`. Pure, no I/O.
+
+Bicep loops over it, so nothing about a job is written twice. Every entry has every key, since Bicep derives an
+item's type from the file; what does not apply is an empty text or a 0. Durations are ISO 8601 where Azure takes
+them so, else whole seconds. docs/manifest.md explains each key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from runonce.errors import DefinitionError, ScheduleError
+from runonce.execution.options import MAX_ABANDONED
+from runonce.schedules.host_cron import container_apps_cron, functions_timer
+from runonce.settings import Settings, StorageConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from runonce.hosts.discover import Discovered
+    from runonce.messages.definition import Handler
+    from runonce.runs.definition import ScheduledJob
+
+VERSION = 1
+RECOVERY = "runonce_recovery"
+RECOVERY_TIMER, RECOVERY_CRON = "0 * * * * *", "* * * * *"
+
+LONGEST_RESOURCE = 28
+"""Characters of a Container Apps job's name (32), less the prefix of its kind."""
+START_UP = 600
+"""Seconds from a fire time until a Container Apps execution must have begun its work: an image is pulled first."""
+NO_LIMIT = 86_400
+"""Seconds after which the platform ends the execution of a job that has no limit itself; recovery goes on with it."""
+JOB_TRIES = 2
+"""Times the platform starts a failed execution again. Only what could not be recorded fails, see the exit codes."""
+RECOVERY_TRIES = 0
+EVENT_TRIES = 1
+ROUNDS = 10
+"""Full hands of messages that one execution of a handler takes before it ends."""
+LONGEST_ROUNDS = 3600
+
+ON_CONTAINER_APPS = {"RUNONCE_SHUTDOWN_TIMEOUT": "20", "RUNONCE_MISFIRE_GRACE": str(START_UP // 2)}
+"""Where that host needs other figures: it kills 30 s after SIGTERM, and its executions begin late."""
+
+
+LOCK = 60
+"""Seconds; Service Bus takes at most 300."""
+DELIVERIES = 2 * MAX_ABANDONED
+LIFE = 14 * 86_400
+DUPLICATES = 600
+
+REASONS = {
+    "lock_duration": (
+        f"{LOCK} s, as long as a message's claim lasts without a sign of life: a message of a dead host comes again "
+        f"when its claim is free, not before. Hosts renew it while they work (the consumer at half time, Functions "
+        f"for up to 5 min). A lock that ends all the same costs a redelivery that the claim turns away."
+    ),
+    "max_delivery_count": (
+        f"{DELIVERIES}, twice the {MAX_ABANDONED} dead hosts after which the toolkit itself gives a message up. "
+        f"Retries and waiting do not count: they send a copy. On Functions, which cannot dead-letter, it is also how "
+        f"often a failed message comes back, at one read each."
+    ),
+    "default_ttl": (
+        "14 days, more than 100 retries an hour apart take together; what is not handled by then is dead-lettered, "
+        "never dropped."
+    ),
+    "duplicate_detection_window": (
+        f"{DUPLICATES // 60} min, which covers senders that repeat themselves after an error, and follow-ups that are "
+        f"sent once more when a message comes again. Later duplicates are the claim's to recognise, for as long as "
+        f"the handler's retention."
+    ),
+}
+
+
+def make_manifest(found: Discovered, at: datetime) -> dict[str, Any]:
+    """The manifest of the jobs and handlers.
+
+    Args:
+        found: What the jobs folder defines.
+        at: Aware datetime of now. Its year decides which clock changes are covered, this one's and the two next.
+
+    Raises:
+        DefinitionError: Two handlers read the same queue or subscription.
+    """
+    begin = datetime(at.astimezone(UTC).year, 1, 1, tzinfo=UTC)  # so that it does not change from day to day
+    jobs = sorted(found.jobs.values(), key=lambda job: job.name)
+    handlers = sorted(found.handlers.values(), key=lambda handler: handler.name)
+    _check_alone(handlers)
+    resources = resource_names([*(job.name for job in jobs), *(h.name for h in handlers)])
+    defaults = Settings("default", StorageConnection())
+    return {
+        "version": VERSION,
+        "jobs": [_job(job, resources[job.name], begin) for job in jobs],
+        "handlers": [_handler(handler, resources[handler.name]) for handler in handlers],
+        "topics": sorted({h.queue for h in handlers if h.subscription is not None}),
+        "recovery": {
+            "name": RECOVERY,
+            "resource": "runonce-recovery",
+            "functions_timer": RECOVERY_TIMER,
+            "container_apps_cron": RECOVERY_CRON,
+            "replica_timeout": max([_timeout(job.max_runtime) for job in jobs], default=START_UP),
+            "replica_retry_limit": RECOVERY_TRIES,
+        },
+        "storage": {
+            "containers": sorted([defaults.lease_container, defaults.data_container]),
+            "tables": sorted([defaults.runs_table, defaults.claims_table]),
+            "queue_prefix": defaults.request_queue.partition(defaults.namespace)[0],
+            "queue_suffix": defaults.request_queue.partition(defaults.namespace)[2],
+        },
+        "settings": _settings(defaults),
+        "container_apps_settings": dict(sorted(ON_CONTAINER_APPS.items())),
+        "duplicate_detection_window": iso(DUPLICATES),
+        "reasons": dict(sorted(REASONS.items())),
+    }
+
+
+def to_text(manifest: dict[str, Any]) -> str:
+    """The file's content."""
+    return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+
+
+def _settings(defaults: Settings) -> dict[str, str]:
+    """Every setting that is a figure, with its default, so that each can be seen and changed where it is deployed."""
+    figures: dict[str, object] = {
+        "RUNONCE_JOBS": defaults.jobs_folder,
+        "RUNONCE_LEASE_DURATION": defaults.lease.duration,
+        "RUNONCE_LEASE_RENEWAL": defaults.lease.renewal,
+        "RUNONCE_LEASE_MARGIN": defaults.lease.margin,
+        "RUNONCE_RECOVERY_INTERVAL": defaults.recovery_interval,
+        "RUNONCE_MISFIRE_GRACE": defaults.misfire_grace,
+        "RUNONCE_CLAIM_LEASE": defaults.claim_lease,
+        "RUNONCE_SHUTDOWN_TIMEOUT": defaults.shutdown_timeout,
+    }
+    return {
+        name: f"{value:g}" if isinstance(value, int | float) else str(value)
+        for name, value in sorted(figures.items())
+    }
+
+
+def _job(job: ScheduledJob, resource: str, at: datetime) -> dict[str, Any]:
+    cron, refusal = "", ""
+    try:
+        cron = container_apps_cron(job.schedule, at, job=job.name)
+    except ScheduleError as error:
+        refusal = str(error)
+    return {
+        "name": job.name,
+        "resource": resource,
+        "summary": job.summary,
+        "schedule": job.schedule.expression,
+        "time_zone": job.schedule.time_zone,
+        "functions_timer": functions_timer(job.schedule, at),
+        "container_apps_cron": cron,
+        "container_apps_refusal": refusal,
+        "misfire": job.misfire,
+        "max_runtime": ceil(job.max_runtime or 0),
+        "retries": job.retry.retries,
+        "retry_delay": ceil(job.retry.delay),
+        "on_abandoned": job.on_abandoned,
+        "replica_timeout": _timeout(job.max_runtime),
+        "replica_retry_limit": JOB_TRIES,
+    }
+
+
+def _handler(handler: Handler, resource: str) -> dict[str, Any]:
+    topic = handler.queue if handler.subscription is not None else ""
+    rounds = ROUNDS if not handler.max_runtime else int(LONGEST_ROUNDS // handler.max_runtime)
+    rounds = max(1, min(ROUNDS, rounds))
+    limit = None if handler.max_runtime is None else handler.max_runtime * rounds
+    return {
+        "name": handler.name,
+        "resource": resource,
+        "summary": handler.summary,
+        "queue": "" if topic else handler.queue,
+        "topic": topic,
+        "subscription": handler.subscription or "",
+        "concurrency": handler.concurrency,
+        "max_messages": handler.concurrency * rounds,
+        "max_runtime": ceil(handler.max_runtime or 0),
+        "retries": handler.retry.retries,
+        "retry_delay": ceil(handler.retry.delay),
+        "lock": handler.lock or "",
+        "on_abandoned": handler.on_abandoned,
+        "lock_duration": iso(LOCK),
+        "max_delivery_count": DELIVERIES,
+        "default_ttl": iso(LIFE),
+        "duplicate_detection_window": iso(DUPLICATES),
+        "replica_timeout": _timeout(limit),
+        "replica_retry_limit": EVENT_TRIES,
+    }
+
+
+def _timeout(limit: float | None) -> int:
+    """Seconds after which the platform ends an execution: later than the toolkit, which ends it well."""
+    return NO_LIMIT if limit is None else ceil(limit) + START_UP
+
+
+def _check_alone(handlers: Iterable[Handler]) -> None:
+    readers: dict[str, str] = {}
+    for handler in handlers:
+        other = readers.setdefault(handler.entity, handler.name)
+        if other != handler.name:
+            raise DefinitionError(
+                f"Handlers {other!r} and {handler.name!r} both read {handler.entity!r}, and each message would go to "
+                f"one of them by chance; give each a queue of its own, or a topic with a subscription for each."
+            )
+
+
+def emulator_config(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The same queues and topics for the Service Bus emulator, within the limits it has (an hour, five minutes)."""
+
+    def properties(handler: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "LockDuration": handler["lock_duration"],
+            "MaxDeliveryCount": handler["max_delivery_count"],
+            "DefaultMessageTimeToLive": "PT1H",
+            "DeadLetteringOnMessageExpiration": True,
+            "RequiresSession": False,
+        }
+
+    detection = {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT5M"}
+    handlers = manifest["handlers"]
+    queues = [
+        {"Name": h["queue"], "Properties": {**properties(h), **detection}} for h in handlers if h["queue"]
+    ]
+    topics = [
+        {
+            "Name": topic,
+            "Properties": {"DefaultMessageTimeToLive": "PT1H", **detection},
+            "Subscriptions": [
+                {"Name": h["subscription"], "Properties": properties(h)}
+                for h in handlers
+                if h["topic"] == topic
+            ],
+        }
+        for topic in manifest["topics"]
+    ]
+    return {
+        "UserConfig": {
+            "Namespaces": [{"Name": "sbemulatorns", "Queues": queues, "Topics": topics}],
+            "Logging": {"Type": "Console"},
+        }
+    }
+
+
+def resource_names(names: Iterable[str]) -> dict[str, str]:
+    """For each name one that a Container Apps job may have, which is different for each."""
+    wanted = list(names)
+    plain = {name: "-".join(part for part in name.replace("_", "-").split("-") if part) for name in wanted}
+    return {
+        name: resource
+        if len(resource) <= LONGEST_RESOURCE and list(plain.values()).count(resource) == 1
+        else f"{resource[: LONGEST_RESOURCE - 6].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:5]}"
+        for name, resource in plain.items()
+    }
+
+
+def iso(seconds: int) -> str:
+    """A duration as Azure Resource Manager takes it: PT1M, P14D, PT1H30M."""
+    days, rest = divmod(seconds, 86_400)
+    parts = [f"{n}{unit}" for n, unit in zip(_clock(rest), "HMS", strict=True) if n]
+    return "P" + (f"{days}D" if days else "") + ("T" + "".join(parts) if parts else "" if days else "T0S")
+
+
+def _clock(seconds: int) -> tuple[int, int, int]:
+    hours, rest = divmod(seconds, 3600)
+    return hours, *divmod(rest, 60)

@@ -1,0 +1,143 @@
+"""What can be told of a delivery from its body alone: key, the handler's arguments, the lock's name. No I/O.
+
+Whatever is wrong is said without repeating what is in the body, which may be private.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from runonce.errors import PermanentError
+from runonce.messages.message import LONGEST_KEY, Message
+from runonce.transports.ids import digest
+
+if TYPE_CHECKING:
+    from runonce.messages.definition import Handler
+    from runonce.transports.protocols import Delivery
+
+LONGEST_BLOB_NAME = 900
+"""Characters of a lock in its blob's name; a name ends at 1,024 (Azure Storage)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A message that can be handled, as far as its body tells."""
+
+    message: Message
+    arguments: list[Any]
+    """What the handler's function is called with."""
+    lock: str | None
+    """The name of the lock's blob."""
+
+
+def prepare(handler: Handler, delivery: Delivery, max_body: int) -> Prepared:
+    """Read a delivery.
+
+    Raises:
+        PermanentError: It can never be handled as it is.
+    """
+    message = Message(handler, delivery)
+    size = len(message.body)
+    if size > max_body:
+        raise message.bad("TooLarge", f"its body has {size} bytes, over {max_body}; put the data in a blob")
+    message.key = read_key(handler, message)
+    lock = _lock_name(handler, message)
+    return Prepared(message, _arguments(handler, message), None if lock is None else _blob_name(lock))
+
+
+def read_key(handler: Handler, message: Message) -> str:
+    """The key of a message.
+
+    Raises:
+        BadMessageError: It has none, or none that can be one.
+    """
+    if handler.key is None:
+        value: Any = message.message_id
+        where = "it has no message id"
+    elif callable(handler.key):
+        try:
+            value = handler.key(message)
+        except PermanentError:
+            raise
+        except Exception as error:
+            # Not with its text, which may repeat what is in the body.
+            raise message.bad("MissingKey", f"its key function raised {type(error).__name__}") from error
+        where = "its key function gave nothing"
+    else:
+        value = message.field(handler.key, reason="MissingKey")
+        where = f"its key {handler.key!r} is empty"
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise message.bad("BadKey", f"its key is of type {type(value).__name__}, not text or a whole number")
+    if not value.strip():
+        raise message.bad("MissingKey", where)
+    if len(value) > LONGEST_KEY:
+        raise message.bad("BadKey", f"its key has {len(value)} characters, over {LONGEST_KEY}")
+    if not value.isprintable():
+        raise message.bad("BadKey", "its key has control characters")
+    return value
+
+
+def _arguments(handler: Handler, message: Message) -> list[Any]:
+    arguments: list[Any] = []
+    for model in handler.arguments:
+        if model is None:
+            arguments.append(message)
+            continue
+        body = message.json
+        try:
+            arguments.append(model.model_validate(body))
+        except Exception as error:  # pydantic's own, or whatever a validator of the model raises
+            problems = _problems(error)
+            raise message.bad("InvalidBody", f"its body is no {model.__name__}: {problems}") from error
+    return arguments
+
+
+def _problems(error: Exception) -> str:
+    """What pydantic found, by field; not the values, which may be private."""
+    listing = getattr(error, "errors", None)
+    if listing is None:
+        return type(error).__name__
+    own = ("value_error", "assertion_error")  # a validator of the model's own may say anything
+    found = ((e["loc"], e["type"] if e["type"] in own else e["msg"]) for e in listing()[:5])
+    return "; ".join(f"{'.'.join(map(str, loc))}: {what}" if loc else what for loc, what in found)
+
+
+class _Fields(dict[str, str]):
+    """Fills a lock's name from the message, refusing what has no such field."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__()
+        self._message = message
+
+    def __missing__(self, path: str) -> str:
+        value = self._message.field(path)
+        if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
+            raise self._message.bad(
+                "BadLock",
+                f"its lock's field {path!r} is {'empty' if value == '' else type(value).__name__}, "
+                f"not text or a whole number",
+            )
+        text = str(value)
+        if len(text) > LONGEST_KEY:
+            raise self._message.bad(
+                "BadLock", f"its lock's field {path!r} has {len(text)} characters, over {LONGEST_KEY}"
+            )
+        return text
+
+
+def _blob_name(lock: str) -> str:
+    """What a lock's blob is called: readable where that is not too long for Azure."""
+    quoted = quote(lock, safe="")
+    return quoted if len(quoted) <= LONGEST_BLOB_NAME else digest(lock)
+
+
+def _lock_name(handler: Handler, message: Message) -> str | None:
+    if handler.lock is None:
+        return None
+    fields = _Fields(message)
+    parts = handler.lock.split("{")
+    return parts[0] + "".join(fields[path] + rest for path, _, rest in (p.partition("}") for p in parts[1:]))

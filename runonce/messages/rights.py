@@ -1,0 +1,47 @@
+"""What a message in hand may do, and what it has given out: its claim, its lock, its follow-ups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from runonce.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from runonce.execution.blobs import Blobs
+    from runonce.execution.checkpoint import Checkpoint
+    from runonce.execution.log import RunLogger
+    from runonce.execution.stop import StopSignal
+    from runonce.messages.claim import MessageClaim
+    from runonce.messages.definition import Handler
+
+
+@dataclass(eq=False, slots=True)
+class Rights:
+    """What comes with a claim."""
+
+    claim: MessageClaim
+    stop: StopSignal
+    blobs: Blobs
+    checkpoint: Checkpoint
+    log: RunLogger
+    keep: Any
+    """Turns a result into the text that is kept, or ""."""
+    outbox: list[Mapping[str, Any]] = field(default_factory=list)
+    """Follow-ups that are not known to be sent; begins with what an earlier attempt left."""
+    follow_ups: int = 0
+    """How many there were so far, in this attempt and up to the checkpoint it began from."""
+
+    def follow_up(self, handler: Handler, body: Any, key: str | None) -> None:
+        """Put a follow-up into the outbox."""
+        from runonce.messages.sending import follow_up  # noqa: PLC0415 - enqueue needs this module's classes
+
+        if self.claim.finished:
+            raise InputError(
+                f"Handler {self.claim.row.handler}: message.enqueue came after message.commit, which sends what was "
+                f"enqueued before it; swap the two."
+            )
+        self.outbox.append(follow_up(self.claim.row, self.follow_ups, handler, body, key))
+        self.follow_ups += 1

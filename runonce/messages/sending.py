@@ -1,0 +1,118 @@
+"""Making messages: their bodies, and ids that are the same when the same message is sent again."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from runonce.errors import InputError
+from runonce.messages.message import Message
+from runonce.messages.reading import read_key
+from runonce.transports.ids import LONGEST_ID, digest
+from runonce.transports.protocols import Delivery, Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from runonce.messages.definition import Handler
+    from runonce.messages.rows import MessageRow
+    from runonce.transports.protocols import Sender
+
+BATCH = 100
+
+
+def outgoing(
+    handler: Handler,
+    body: Any,
+    *,
+    key: str | None = None,
+    at: datetime | None = None,
+    correlation_id: str = "",
+) -> Outgoing:
+    """A message for a handler.
+
+    Args:
+        handler: Whom it is for.
+        body: bytes and text as they are; anything else as JSON.
+        key: What its message id is made of; default is the handler's own key of the body, so that the broker's
+            duplicate detection drops a message sent twice.
+        at: When it shall be there, with an offset.
+        correlation_id: Passed on to the handler.
+
+    Raises:
+        InputError: The body is not JSON, or the time has no offset.
+    """
+    data = _bytes(handler.name, body)
+    if at is not None and at.tzinfo is None:
+        raise InputError(f"enqueue({handler.name}): at={at!r} has no time zone; give an aware datetime.")
+    message_id = _message_id(handler, data, key)
+    return Outgoing(data, message_id, None if at is None else at.astimezone(UTC), correlation_id)
+
+
+def send_all(sender: Sender, handler: Handler, messages: Sequence[Outgoing]) -> None:
+    """Send messages to a handler in batches; raises TransportError."""
+    for start in range(0, len(messages), BATCH):
+        sender.send(handler.queue, messages[start : start + BATCH])
+
+
+def follow_up(
+    row: MessageRow, ordinal: int, handler: Handler, body: Any, key: str | None
+) -> Mapping[str, Any]:
+    """A follow-up as it is kept on the claim's row, with an id that is the same in every attempt."""
+    try:
+        text = _bytes(handler.name, body).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"Handler {row.handler}: a follow-up's body is kept as text until it is sent, and this one is not UTF-8; "
+            f"put the data in a blob and send its name."
+        ) from error
+    message_id = key or f"{row.handler}-{digest(row.entity, row.handler, row.key, str(ordinal))[:40]}"
+    if row.generation:
+        message_id += f"~g{row.generation}"  # an operator's replay sends its follow-ups anew
+    return {"to": handler.queue, "id": _shortened(message_id), "body": text}
+
+
+def send_outbox(sender: Sender, outbox: Sequence[Mapping[str, Any]], correlation_id: str) -> None:
+    """Send the follow-ups, grouped by where they go; raises TransportError."""
+    for entity in dict.fromkeys(str(item["to"]) for item in outbox):
+        batch = [
+            Outgoing(str(item["body"]).encode(), str(item["id"]), None, correlation_id)
+            for item in outbox
+            if item["to"] == entity
+        ]
+        sender.send(entity, batch)
+
+
+def _bytes(name: str, body: Any) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return _encoded(name, body)
+    if hasattr(body, "model_dump_json"):
+        return str(body.model_dump_json()).encode()
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"enqueue({name}): the body is no JSON value: {error}.") from error
+
+
+def _encoded(name: str, body: str) -> bytes:
+    try:
+        return body.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"enqueue({name}): the body is no text that can be sent: {error.reason}.") from error
+
+
+def _message_id(handler: Handler, data: bytes, key: str | None) -> str:
+    if key is not None:
+        return _shortened(key)
+    if handler.key is None:
+        return str(uuid.uuid4())
+    # A message without its key is refused here already, where its sender sees it.
+    return _shortened(f"{handler.queue}:{read_key(handler, Message(handler, Delivery(data, '')))}")
+
+
+def _shortened(message_id: str) -> str:
+    return message_id if len(message_id) <= LONGEST_ID - 8 else digest(message_id)  # 8 for a copy's suffix

@@ -1,0 +1,131 @@
+"""Did every job run that should have? Pure: decided from the job rows that a recovery tick has read anyway.
+
+A recovery tick logs a line for each job: at once and every minute while a fire time is overdue, else in each
+quarter of an hour as a sign of life. An alert watches for both, lines that say "overdue" and lines that do not
+come. The second notices what no job can tell of itself: that nothing runs any more. A weekly job needs no week of
+logs for that, since the rows remember.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+from runonce.runs.plan import schedule_text
+from runonce.runs.rows import JobRow
+from runonce.stores.columns import to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from runonce.runs.definition import ScheduledJob
+
+log = logging.getLogger("runonce.runs.audit")
+
+OVERDUE = timedelta(minutes=15)
+"""How long after it was due a fire time may be unfinished, beside what its run itself may take."""
+SIGN_OF_LIFE = timedelta(minutes=15)
+"""How often a job that is well is logged."""
+SLACK = timedelta(seconds=60)
+"""Ticks are not exactly a minute apart, least where each is an execution that pulls an image first."""
+
+State = Literal["well", "overdue", "running", "paused", "new"]
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """How a job stands."""
+
+    job: str
+    state: State
+    overdue: timedelta
+    """Since when something is overdue; zero when nothing is."""
+    expected: datetime | None
+    """The newest fire time that should be done by now."""
+    last_fire_time: datetime | None
+    last_outcome: str
+    last_finished_at: datetime | None
+
+
+def audit(jobs: Iterable[ScheduledJob], rows: Mapping[str, JobRow], now: datetime) -> list[Audited]:
+    """How each job stands, by name."""
+    return [
+        audit_job(job, rows.get(job.name, JobRow(job.name)), now)
+        for job in sorted(jobs, key=lambda job: job.name)
+    ]
+
+
+def audit_job(job: ScheduledJob, row: JobRow, now: datetime) -> Audited:
+    """How one job stands, by its row."""
+    expected = job.schedule.previous(now - OVERDUE)
+    overdue = max([timedelta(), *_unfinished(job, row, now)])
+    if row.watermark is not None and row.schedule == schedule_text(job) and expected is not None:
+        overdue = max(overdue, _not_run(row, expected, now))
+    state: State = "well"
+    if row.paused_at is not None:
+        state, overdue = "paused", timedelta()
+    elif overdue:
+        state = "overdue"
+    elif row.running is not None:
+        state = "running"
+    elif row.last_fire_time is None:
+        state = "new"
+    return Audited(
+        job.name, state, overdue, expected, row.last_fire_time, row.last_outcome, row.last_finished_at
+    )
+
+
+def _unfinished(job: ScheduledJob, row: JobRow, now: datetime) -> Iterable[timedelta]:
+    """How far each fire time that waits or runs is over its time."""
+    for pending in row.pending.values():
+        allowed = OVERDUE
+        if pending.why == "running":
+            if job.max_runtime is None:
+                continue
+            allowed += timedelta(seconds=job.max_runtime)
+        if now - pending.not_before > allowed:
+            yield now - pending.not_before
+
+
+def _not_run(row: JobRow, expected: datetime, now: datetime) -> timedelta:
+    """How long ago `expected` was, when it neither ran nor waits; zero otherwise."""
+    known = expected in row.pending or (row.running is not None and row.running >= expected)
+    if known or (row.watermark is not None and row.last_fire_time is None and row.watermark >= expected):
+        return timedelta()
+    # A run by hand of an earlier fire time may have ended last; that the job ran at all since then is enough.
+    ran = [t for t in (row.last_fire_time, row.last_finished_at) if t is not None]
+    return timedelta() if any(t >= expected for t in ran) else now - expected
+
+
+def line(audited: Audited, namespace: str) -> str:
+    """The line that is logged, which infra/modules/alerts.bicep reads: one name=value after the other."""
+    return (
+        f"runonce.runs.audit namespace={namespace} job={audited.job} state={audited.state} "
+        f"overdue={int(audited.overdue.total_seconds())} expected={to_text(audited.expected) or '-'} "
+        f"last={to_text(audited.last_fire_time) or '-'} outcome={audited.last_outcome or '-'} "
+        f"finished={to_text(audited.last_finished_at) or '-'}"
+    )
+
+
+def log_heartbeat(
+    jobs: Iterable[ScheduledJob],
+    rows: Mapping[str, JobRow],
+    now: datetime,
+    *,
+    namespace: str,
+    interval: float,
+) -> None:
+    """Log what is overdue; and every job if a quarter of an hour has begun since the tick before."""
+    before = now - timedelta(seconds=interval) - SLACK
+    all_of_them = _quarter(now) != _quarter(before)
+    for audited in audit(jobs, rows, now):
+        if audited.state == "overdue":
+            log.warning("%s", line(audited, namespace))
+        elif all_of_them:
+            log.info("%s", line(audited, namespace))
+
+
+def _quarter(instant: datetime) -> int:
+    return (instant - datetime.fromtimestamp(0, UTC)) // SIGN_OF_LIFE

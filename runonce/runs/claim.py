@@ -1,0 +1,289 @@
+"""The claim: fire time → ours, or refused; then every write of the run, conditional on still owning it.
+
+A claim moves the job's fencing token and the run's row in one transaction. Every later write of the run
+(checkpoint, ledger entries, outcome) replaces both rows under their ETags, so it is refused once any newer
+run of the job has claimed anything, however late the writer wakes up. A refusal for other reasons, such as an
+operator's pause, is told apart by reading back, and the write is made again.
+
+A lost reply is never taken for a refusal: each write carries an id, and the rows are read back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from runonce.errors import (
+    AlreadyRecordedError,
+    ConflictError,
+    Fenced,
+    StoreError,
+    StoreUnavailableError,
+)
+from runonce.execution.commit import PATIENCE, commit_surely
+from runonce.runs.plan import By, Claimant, Plan, Refused, admit, plan
+from runonce.runs.rows import (
+    JobRow,
+    Outcome,
+    Pending,
+    RunRow,
+    entry_key,
+)
+from runonce.runs.table import read_job, read_run, write
+from runonce.stores.protocols import Insert, Write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from runonce.execution.lease import Lease
+    from runonce.execution.registry import Registry
+    from runonce.runs.definition import ScheduledJob
+    from runonce.stores.protocols import Value
+
+log = logging.getLogger("runonce.runs.claim")
+
+T = TypeVar("T")
+
+TRIES = 8
+"""Rounds against concurrent writers (an operator, the recovery tick) before a claim gives up."""
+
+
+def claim(
+    registry: Registry, job: ScheduledJob, fire_time: datetime, lease: Lease, *, by: By, replay: bool = False
+) -> Claim | Refused:
+    """Claim a fire time for the holder of the job's lease.
+
+    Two calls when the fire time is new, three when it was tried before (its row holds the checkpoint).
+
+    Raises:
+        LeaseLost: The lease can no longer be trusted. Nothing runs; the fire time stays due.
+        StoreUnavailableError: The table did not answer in time. Nothing runs; the fire time stays due.
+    """
+    who = Claimant(lease.holder, registry.host, by, registry.clock.now(), replay)
+    unknown = False
+    look_at_run = by == "hand"
+    drop_skipped = False
+
+    def read(call: Callable[[], T]) -> T:
+        # What may be ours already is not left lying: its host would count as dead.
+        return _patiently(registry, lease, call) if unknown else call()
+
+    for _ in range(TRIES):
+        row, etag = read(lambda: read_job(registry, job.name))
+        if not unknown and (refused := admit(row, fire_time, who)):
+            return refused
+        if by == "request" and fire_time not in row.pending and job.schedule.previous(fire_time) != fire_time:
+            return Refused("no schedule names this fire time, and nobody asked for it")
+        previous = None
+        if look_at_run or fire_time in row.pending:
+            previous = read(lambda: read_run(registry, job.name, fire_time))
+        if unknown and previous is not None and previous[0].holder == lease.holder and etag is not None:
+            return Claim(registry, job, lease, row, etag, *previous)  # it was carried out, its reply was lost
+        planned = plan(job, row, None if previous is None else previous[0], fire_time, who)
+        writes = _claim_writes(
+            planned, etag, None if previous is None else previous[1], skip=not drop_skipped
+        )
+        lease.check()  # a replica that was paused since it acquired must not take the run from its successor
+        try:
+            etags = registry.table.commit(registry.namespace, writes)
+        except StoreUnavailableError as error:
+            lease.check()
+            log.warning("claim of %s at %s: no answer, reading back: %s", job.name, fire_time, error)
+            unknown = look_at_run = True
+            continue
+        except ConflictError as error:
+            look_at_run = True  # the run's row may be there although the job's row does not know it
+            drop_skipped = drop_skipped or error.index > 1
+            continue
+        if planned.refused is not None or planned.run is None:
+            return planned.refused or Refused("nothing to do")
+        return Claim(registry, job, lease, planned.job, etags[0], planned.run, etags[1])
+    raise StoreUnavailableError(
+        f"Job {job.name}, fire time {fire_time}: its rows changed {TRIES} times while being claimed; "
+        f"it stays due and the next recovery tick tries again."
+    )
+
+
+def _claim_writes(planned: Plan, job_etag: str | None, run_etag: str | None, *, skip: bool) -> list[Write]:
+    writes = [write(planned.job, job_etag)]
+    if planned.run is not None:
+        writes.append(write(planned.run, run_etag))
+    if planned.skipped is not None and skip:
+        writes.append(write(planned.skipped, None))
+    return writes
+
+
+class Claim:
+    """A fire time that is ours, until it is finished or somebody newer takes it."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        job: ScheduledJob,
+        lease: Lease,
+        row: JobRow,
+        job_etag: str,
+        run: RunRow,
+        run_etag: str,
+    ) -> None:
+        self.run = run
+        self._registry = registry
+        self._job = job
+        self._lease = lease
+        self._row = row
+        self._etags = (job_etag, run_etag)
+        self._lock = threading.Lock()
+
+    def save(
+        self,
+        checkpoint: str,
+        progress: Mapping[str, int],
+        entries: Mapping[str, Mapping[str, Value]] | None = None,
+    ) -> None:
+        """Keep a checkpoint, and the ledger entries with it: all or nothing, one call.
+
+        Raises:
+            LeaseLost, Fenced: The run no longer owns its job; nothing was written.
+            AlreadyRecordedError: One of the entries is there already; nothing was written.
+            StoreUnavailableError: The table did not answer for a minute.
+        """
+        self._commit(
+            lambda row: row,
+            lambda run: replace(run, checkpoint=checkpoint, progress=dict(progress)),
+            entries or {},
+        )
+
+    def finish(
+        self,
+        outcome: Outcome,
+        *,
+        reason: str = "",
+        error: str = "",
+        retry_at: datetime | None = None,
+        entries: Mapping[str, Mapping[str, Value]] | None = None,
+    ) -> None:
+        """Record how the run ended, with the last ledger entries or not at all; raises as `save` does."""
+        now = self._registry.clock.now()
+        fire_time = self.run.fire_time
+        failed = outcome in (Outcome.FAILED, Outcome.RETRYING)
+
+        def settle_job(row: JobRow) -> JobRow:
+            pending = {t: p for t, p in row.pending.items() if t != fire_time}
+            if outcome is Outcome.RETRYING:
+                pending[fire_time] = Pending("retrying", retry_at or now)
+            if outcome is Outcome.STOPPED:
+                pending[fire_time] = Pending("stopped", now, asked_at=now)  # the dispatcher asks at once
+            return replace(
+                row,
+                running=None,
+                holder="",
+                pending=pending,
+                last_fire_time=fire_time,
+                last_outcome=outcome,
+                last_finished_at=now,
+            )
+
+        def settle_run(run: RunRow) -> RunRow:
+            return replace(
+                run,
+                outcome=outcome,
+                reason=reason,
+                error=error,
+                failures=run.failures + failed,
+                retry_at=retry_at,
+                finished_at=now,
+            )
+
+        self._commit(settle_job, settle_run, entries or {})
+
+    def next_due(self) -> datetime | None:
+        """The oldest other fire time of the job that is unfinished and due, as far as this claim knows."""
+        now = self._registry.clock.now()
+        due = (t for t, p in self._row.pending.items() if p.why != "running" and p.is_due(now))
+        return min(due, default=None)
+
+    def _commit(
+        self,
+        change_job: Callable[[JobRow], JobRow],
+        change_run: Callable[[RunRow], RunRow],
+        entries: Mapping[str, Mapping[str, Value]],
+    ) -> None:
+        """One transaction over the job's row, the run's row and new entries, made as often as it takes."""
+        registry, name = self._registry, self._job.name
+        write_id = uuid.uuid4().hex
+        inserts = [Insert(entry_key(name, key), values) for key, values in entries.items()]
+        after: tuple[JobRow, RunRow] | None = None
+
+        def build() -> list[Write]:
+            nonlocal after
+            row, run = change_job(self._row), replace(change_run(self.run), write_id=write_id)
+            after = row, run
+            return [write(row, self._etags[0]), write(run, self._etags[1]), *inserts]
+
+        def refused(error: ConflictError) -> None:
+            if error.exists:
+                key = list(entries)[error.index - 2]
+                raise AlreadyRecordedError(
+                    f"Job {name}: its ledger has an entry {key!r} already, so nothing of this batch was written; "
+                    f"leave out what `run.ledger` contains."
+                ) from error
+
+        with self._lock:
+            if self.run.outcome is not Outcome.RUNNING:
+                raise Fenced(
+                    f"Job {name}, fire time {self.run.fire_time}: the run has ended as {self.run.outcome} already; "
+                    f"the write was refused."
+                )
+            etags = commit_surely(
+                registry.table,
+                registry.namespace,
+                registry.clock,
+                check=self._lease.check,
+                build=build,
+                read_back=lambda: self._read_back(write_id),
+                refused=refused,
+            )
+            if etags is not None and after is not None:
+                (self._row, self.run), self._etags = after, (etags[0], etags[1])
+
+    def _read_back(self, write_id: str) -> bool:
+        """Take over the rows as they are; True when the write with that id had been carried out.
+
+        Raises:
+            Fenced: They are somebody else's by now.
+            StoreUnavailableError: The table did not answer.
+        """
+        registry = self._registry
+        read = read_run(registry, self._job.name, self.run.fire_time)
+        row, job_etag = read_job(registry, self._job.name)
+        if read is None or job_etag is None:
+            raise StoreError(
+                f"Job {self._job.name}: its rows were deleted while it ran; nothing was recorded."
+            )
+        run, run_etag = read
+        if run.holder != self._lease.holder or row.token != self.run.token:
+            raise Fenced(
+                f"Job {self._job.name}, fire time {self.run.fire_time}: fencing token {self.run.token} is older "
+                f"than {max(row.token, run.token)}, held on {row.host or run.host}; the write was refused and "
+                f"{registry.host} stops."
+            )
+        self._row, self.run, self._etags = row, run, (job_etag, run_etag)
+        return run.write_id == write_id
+
+
+def _patiently(registry: Registry, lease: Lease, call: Callable[[], T]) -> T:
+    """Reading changes nothing, so it is simply tried again: while the lease is held, for PATIENCE at most."""
+    pause, give_up_at = 0.1, registry.clock.elapsed() + PATIENCE
+    while True:
+        lease.check()
+        try:
+            return call()
+        except StoreUnavailableError:
+            if registry.clock.elapsed() > give_up_at:
+                raise
+        registry.clock.wait(threading.Event(), pause)
+        pause = min(2.0, pause * 2)

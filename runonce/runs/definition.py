@@ -1,0 +1,134 @@
+"""What a job is: the decorators and the frozen definitions they make. No I/O, no registry.
+
+A decorated function becomes its definition, which can still be called like the function, so that a test of
+the job's logic needs nothing of the toolkit but a `Run`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from runonce.errors import DefinitionError
+from runonce.execution.options import (
+    OnAbandoned,
+    Retry,
+    checked_body,
+    checked_choice,
+    checked_name,
+    checked_seconds,
+    checked_whole,
+)
+from runonce.schedules.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import timedelta
+
+    from runonce.runs.run import Run
+
+Misfire = Literal["skip", "latest", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledJob:
+    """A scheduled job's definition; what `@scheduled` returns."""
+
+    name: str
+    body: Callable[[Run], Awaitable[None] | None]
+    schedule: Schedule
+    misfire: Misfire
+    misfire_cap: int
+    retry: Retry
+    max_runtime: float | None
+    """Seconds, or None for no limit."""
+    on_abandoned: OnAbandoned
+
+    def __call__(self, run: Run) -> Awaitable[None] | None:
+        """Call the function itself, with no lease and no claim: for tests of its logic."""
+        return self.body(run)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return inspect.iscoroutinefunction(self.body)
+
+    @property
+    def summary(self) -> str:
+        """The first line of the function's docstring."""
+        return (inspect.getdoc(self.body) or "").partition("\n")[0]
+
+
+def scheduled(
+    schedule: str,
+    *,
+    name: str | None = None,
+    time_zone: str = "UTC",
+    misfire: Misfire = "latest",
+    misfire_cap: int = 24,
+    retries: int = 0,
+    retry_delay: float | timedelta = 60.0,
+    max_runtime: float | timedelta | None = 1800.0,
+    on_abandoned: OnAbandoned = "rerun",
+) -> Callable[[Callable[[Run], Awaitable[None] | None]], ScheduledJob]:
+    """Run a function once for each fire time of a schedule, whatever restarts, scales out or dies.
+
+    Args:
+        schedule: NCRONTAB: second minute hour day month day-of-week; without seconds, second 0 is meant.
+        name: The job's name, which its lock, claims and history hang on. Default: the function's name; give
+            one before you rename the function.
+        time_zone: IANA name of the zone the schedule is meant in. The rule for the nights when clocks change
+            is in `runonce.schedules.schedule`.
+        misfire: What to do about fire times nobody ran: "skip" them, run the "latest", or "all".
+        misfire_cap: With misfire="all", how many of them at most (the newest ones).
+        retries: How often a run that raised is tried again. `PermanentError` is never tried again.
+        retry_delay: Seconds (or a timedelta) before the first retry, doubled for each further one.
+        max_runtime: Seconds (or a timedelta) a run may take; then it is told to stop, and counts as failed.
+            None means no limit.
+        on_abandoned: What to do about a run whose host died: "rerun" it from its last checkpoint, or "hold"
+            it as unknown until a person decides.
+
+    Raises:
+        DefinitionError: An argument cannot work; the message names the job, the value and the remedy.
+    """
+    given: object = schedule
+    if inspect.isfunction(given):  # which would make the job vanish without a word
+        raise DefinitionError(
+            f"Job {given.__name__!r}: @scheduled stands there without a schedule; write "
+            f'`@scheduled("0 0 3 * * *")` above it.'
+        )
+
+    def define(body: Callable[[Run], Awaitable[None] | None]) -> ScheduledJob:
+        checked_body("scheduled", body)
+        job = checked_name(name if name is not None else body.__name__)
+        _one_parameter(job, body, "run")
+        checked_choice(job, "misfire", misfire, get_args(Misfire))
+        checked_choice(job, "on_abandoned", on_abandoned, get_args(OnAbandoned))
+        checked_whole(job, "misfire_cap", misfire_cap, 1, 100)
+        checked_whole(job, "retries", retries, 0, 100)
+        return ScheduledJob(
+            name=job,
+            body=body,
+            schedule=Schedule.parse(schedule, time_zone, job=job),
+            misfire=misfire,
+            misfire_cap=misfire_cap,
+            retry=Retry(retries, checked_seconds(job, "retry_delay", retry_delay)),
+            max_runtime=None if max_runtime is None else checked_seconds(job, "max_runtime", max_runtime),
+            on_abandoned=on_abandoned,
+        )
+
+    return define
+
+
+def _one_parameter(job: str, body: Callable[..., Any], what: str) -> None:
+    parameters = list(inspect.signature(body).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [
+        p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if not positional or len(required) > 1:
+        raise DefinitionError(
+            f"Job {job!r}: its function takes ({', '.join(map(str, parameters))}); "
+            f"write `def {body.__name__}({what})`, it is called with that one argument."
+        )

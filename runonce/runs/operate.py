@@ -1,0 +1,87 @@
+"""What an operator may change on a job's row: ask for a fire time, pause, resume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from runonce.errors import ConflictError, InputError, StoreError, UnknownJobError
+from runonce.runs.requests import Request, send_request
+from runonce.runs.rows import JobRow, Pending
+from runonce.runs.table import read_job, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from runonce.runs.definition import ScheduledJob
+    from runonce.runs.dispatch import Dispatcher
+
+TRIES = 5
+MOST_PENDING = 100
+"""Unfinished fire times that can be asked for; a job's row has room for some two hundred."""
+
+
+def ask(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime) -> Request:
+    """Ask the running hosts for a fire time, whichever is free first. One that waits for its retry comes now.
+
+    Raises:
+        InputError: The job has a hundred unfinished fire times already.
+    """
+    now = dispatcher.clock.now()
+
+    def asked(row: JobRow) -> JobRow:
+        entry = row.pending.get(fire_time) or Pending("asked", now)
+        if len(row.pending) >= MOST_PENDING and fire_time not in row.pending:
+            raise InputError(
+                f"Job {job.name}: {len(row.pending)} fire times are unfinished already, and its row holds no more; "
+                f"ask again when some are done (`runonce status {job.name}`)."
+            )
+        if entry.why != "running":
+            entry = replace(entry, not_before=now, asked_at=now)
+        return replace(row, pending={**row.pending, fire_time: entry})
+
+    _change(dispatcher, job.name, asked)
+    send_request(dispatcher.stores.requests, job.name, fire_time, "asked")
+    return Request(job.name, fire_time, "asked")
+
+
+def pause(dispatcher: Dispatcher, name: str, why: str = "") -> JobRow:
+    """Start no more runs of the job; one that runs goes on."""
+    now = dispatcher.clock.now()
+
+    def paused(row: JobRow) -> JobRow:
+        return replace(row, paused_at=row.paused_at or now, paused_why=why or row.paused_why)
+
+    return _change(dispatcher, name, paused)
+
+
+def resume(dispatcher: Dispatcher, name: str) -> JobRow:
+    """Start runs again. Fire times that passed meanwhile were meant not to run, so they are not missed ones."""
+    now = dispatcher.clock.now()
+
+    def resumed(row: JobRow) -> JobRow:
+        if row.paused_at is None:
+            return row
+        return replace(row, paused_at=None, paused_why="", watermark=max(now, row.watermark or now))
+
+    return _change(dispatcher, name, resumed)
+
+
+def _change(dispatcher: Dispatcher, name: str, change: Callable[[JobRow], JobRow]) -> JobRow:
+    registry = dispatcher.registry
+    for _ in range(TRIES):
+        row, etag = read_job(registry, name)
+        if etag is None and name not in dispatcher.jobs:
+            raise UnknownJobError(
+                f"There is no job {name!r}, in the jobs folder or in the table; see `runonce list`."
+            )
+        changed = change(row)
+        if changed == row:
+            return row
+        try:
+            registry.table.commit(registry.namespace, [write(changed, etag)])
+        except ConflictError:
+            continue
+        return changed
+    raise StoreError(f"Job {name}: its row changed {TRIES} times meanwhile; try again.")

@@ -1,0 +1,229 @@
+"""What claiming a fire time would mean, decided from the rows alone. Pure: no I/O, no clock.
+
+`admit` needs the job's row only and turns away what is done, so that a late replica costs one read. `plan`
+says what the rows become. The caller holds the job's lease: a row that says "running" is a run whose holder
+died or lost its lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+from runonce.execution.options import MAX_ABANDONED
+from runonce.runs.rows import KEPT_ATTEMPTS, JobRow, Outcome, Pending, RunRow
+from runonce.schedules.misfire import missed
+from runonce.stores.columns import to_text
+
+if TYPE_CHECKING:
+    from runonce.runs.definition import Misfire, ScheduledJob
+
+By = Literal["timer", "request", "hand"]
+ONE_SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The fire time is not to be run here and now, and why."""
+
+    reason: str
+    outcome: Outcome = Outcome.SKIPPED
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """Who asks for the fire time."""
+
+    holder: str
+    host: str
+    by: By
+    now: datetime
+    replay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the rows become; `refused` when they are only put in order and nothing runs."""
+
+    job: JobRow
+    run: RunRow | None
+    skipped: RunRow | None = None
+    refused: Refused | None = None
+
+
+def schedule_text(job: ScheduledJob) -> str:
+    """The schedule as it is kept on the job's row."""
+    return f"{job.schedule.expression} {job.schedule.time_zone}"
+
+
+def admit(row: JobRow, fire_time: datetime, who: Claimant) -> Refused | None:
+    """Why the job's row alone already refuses the fire time, or None."""
+    if who.by == "hand":
+        return None
+    if row.paused_at is not None:
+        why = f" ({row.paused_why})" if row.paused_why else ""
+        return Refused(f"the job is paused since {to_text(row.paused_at)}{why}; `runonce resume {row.name}`")
+    pending = row.pending.get(fire_time)
+    if pending is not None:
+        if not pending.is_due(who.now):
+            return Refused(f"{pending.why}, due at {to_text(pending.not_before)}")
+    elif row.watermark is not None and fire_time <= row.watermark:
+        return Refused("this fire time is done, or was skipped")
+    return None
+
+
+def plan(job: ScheduledJob, row: JobRow, previous: RunRow | None, fire_time: datetime, who: Claimant) -> Plan:
+    """What claiming `fire_time` makes of the job's row and the run's; `previous` is the run's row as it is."""
+    row = _orphaned(row, fire_time)
+    if previous is not None and (settled := _settled(job, row, previous, who)) is not None:
+        return settled
+    run = _next_attempt(previous, RunRow(job=job.name, fire_time=fire_time), who)
+    token = row.token + 1
+    run = replace(run, token=token)
+    row, skipped = _advanced(job, row, fire_time, who)
+    row = replace(
+        row,
+        token=token,
+        running=fire_time,
+        holder=who.holder,
+        host=who.host,
+        pending={**row.pending, fire_time: Pending("running", who.now)},
+    )
+    return Plan(row, run, skipped)
+
+
+def _orphaned(row: JobRow, fire_time: datetime) -> JobRow:
+    """Another run the row says is running is not: we hold the lease. It stays pending, as abandoned."""
+    if row.running is None or row.running == fire_time:
+        return row
+    orphan = row.pending.get(row.running)
+    if orphan is None or orphan.why != "running":
+        return row
+    return replace(row, pending={**row.pending, row.running: replace(orphan, why="abandoned")})
+
+
+def _settled(job: ScheduledJob, row: JobRow, previous: RunRow, who: Claimant) -> Plan | None:
+    """The plan for a fire time that must not run (again), or None when it may."""
+    if previous.outcome.is_final:
+        pending = row.pending.get(previous.fire_time)
+        by_hand = who.by == "hand" or (pending is not None and pending.why == "asked")
+        if who.replay or (by_hand and previous.outcome is Outcome.SKIPPED):
+            return None
+        ended = to_text(previous.finished_at and previous.finished_at.replace(microsecond=0))
+        again = f"; `runonce run {job.name} --at {to_text(previous.fire_time)} --replay` runs it again"
+        return _without(row, previous, None, Refused(f"already {previous.outcome} at {ended}{again}"))
+    if previous.outcome is not Outcome.RUNNING or who.replay:
+        return None
+    abandoned = replace(previous, abandoned=previous.abandoned + 1, finished_at=who.now)
+    if job.on_abandoned == "hold":
+        reason = f'its host {previous.host} died during attempt {previous.attempt}, and on_abandoned="hold"'
+        final = replace(abandoned, outcome=Outcome.UNKNOWN, reason=reason)
+        return _without(row, previous, final, Refused(reason, Outcome.UNKNOWN))
+    if abandoned.abandoned >= MAX_ABANDONED:
+        reason = f"its host died during {MAX_ABANDONED} attempts; the job itself may be what kills it"
+        final = replace(abandoned, outcome=Outcome.FAILED, reason=reason)
+        return _without(row, previous, final, Refused(reason, Outcome.FAILED))
+    return None
+
+
+def _without(row: JobRow, previous: RunRow, final: RunRow | None, refused: Refused) -> Plan:
+    pending = {t: p for t, p in row.pending.items() if t != previous.fire_time}
+    running = None if row.running == previous.fire_time else row.running
+    row = replace(row, pending=pending, running=running)
+    if final is not None:
+        row = replace(
+            row,
+            last_fire_time=final.fire_time,
+            last_outcome=final.outcome,
+            last_finished_at=final.finished_at,
+        )
+    return Plan(row, final, refused=refused)
+
+
+def _next_attempt(previous: RunRow | None, fresh: RunRow, who: Claimant) -> RunRow:
+    """The run's row for this attempt: what earlier ones achieved is kept, unless it is a replay."""
+    if previous is not None and previous.outcome is Outcome.SKIPPED:
+        previous = None  # nothing ever ran, so there is nothing to keep or to repeat
+    run = previous or fresh
+    if previous is not None:
+        run = replace(run, attempts=(*run.attempts, _closed_attempt(previous))[-KEPT_ATTEMPTS:])
+        if previous.outcome is Outcome.RUNNING:
+            run = replace(run, abandoned=run.abandoned + 1)
+        if previous.outcome.is_final:
+            run = replace(
+                run, generation=run.generation + 1, failures=0, abandoned=0, checkpoint="", progress={}
+            )
+    return replace(
+        run,
+        outcome=Outcome.RUNNING,
+        reason="",
+        error="",
+        attempt=run.attempt + 1,
+        holder=who.holder,
+        host=who.host,
+        by=who.by,
+        started_at=who.now,
+        finished_at=None,
+        retry_at=None,
+    )
+
+
+def _closed_attempt(previous: RunRow) -> dict[str, str]:
+    outcome = Outcome.ABANDONED if previous.outcome is Outcome.RUNNING else previous.outcome
+    error = previous.error.strip().rpartition("\n")[2]
+    return {
+        "attempt": str(previous.attempt),
+        "outcome": str(outcome),
+        "host": previous.host,
+        "started_at": to_text(previous.started_at),
+        "finished_at": to_text(previous.finished_at),
+        "reason": (previous.reason or error)[:200],
+    }
+
+
+def _advanced(
+    job: ScheduledJob, row: JobRow, fire_time: datetime, who: Claimant
+) -> tuple[JobRow, RunRow | None]:
+    """Move the watermark up to a scheduled fire time, and account for those it passes."""
+    if who.by == "hand" or (row.watermark is not None and fire_time <= row.watermark):
+        return row, None
+    before = fire_time - ONE_SECOND
+    row, skipped = account_for_missed(job, row, before, who.now)
+    return replace(row, watermark=fire_time, schedule=schedule_text(job)), skipped
+
+
+def account_for_missed(
+    job: ScheduledJob, row: JobRow, until: datetime, now: datetime, *, late: bool = False
+) -> tuple[JobRow, RunRow | None]:
+    """Move the watermark to `until`; fire times in between become pending or one record of what was skipped.
+
+    `late` says that no tick is at hand, so that with misfire="latest" the newest one missed is run itself;
+    otherwise the fire time that is being claimed is the latest.
+    """
+    same_schedule = row.schedule == schedule_text(job)
+    if row.watermark is None or not same_schedule or until <= row.watermark:
+        watermark = until if row.watermark is None else max(until, row.watermark)
+        return replace(row, watermark=watermark, schedule=schedule_text(job)), None
+    policy: Misfire = "skip" if job.misfire == "latest" and not late else job.misfire
+    found = missed(job.schedule, row.watermark, until, policy, job.misfire_cap)
+    waiting = sorted({t for t, p in row.pending.items() if p.why == "missed"} | set(found.to_run))
+    keep = {"skip": 0, "latest": 1, "all": job.misfire_cap}[policy]
+    surplus = max(0, len(waiting) - keep)
+    dropped, kept = waiting[:surplus], waiting[surplus:]
+    pending = {t: p for t, p in row.pending.items() if t not in dropped}
+    for fire_time in kept:
+        pending.setdefault(fire_time, Pending("missed", now))
+    row = replace(row, watermark=until, pending=pending)
+    skipped = sorted({*dropped, *(t for t in (found.skipped_first, found.skipped_last) if t is not None)})
+    if not skipped:
+        return row, None
+    count = found.skipped_count + len(set(dropped) - {found.skipped_first, found.skipped_last})
+    reason = (
+        f"nobody ran {'at least ' if found.at_least else ''}{count} fire time(s) from {to_text(skipped[0])} to "
+        f'{to_text(skipped[-1])}; misfire="{job.misfire}"'
+    )
+    last = RunRow(
+        job=job.name, fire_time=skipped[-1], outcome=Outcome.SKIPPED, reason=reason, finished_at=now
+    )
+    return row, last

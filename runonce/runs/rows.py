@@ -1,0 +1,211 @@
+"""The two rows of a scheduled job, as values: what is in them and how they are written down. No I/O.
+
+All scheduled jobs of a namespace share one partition, so that a claim and the fencing token move in one
+transaction. A run's key counts down from the far future, so that a range read gives the newest run first;
+tables read in key order only, and "what ran last night" must not read a year of history.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import quote
+
+from runonce.stores.columns import compact, from_text, readable, to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from runonce.stores.protocols import Row
+
+FAR_FUTURE = 9_999_999_999
+"""Seconds since 1970 of some day in 2286; keys count down from it."""
+KEPT_ATTEMPTS = 10
+"""Earlier attempts kept on a run's row."""
+
+
+class Outcome(StrEnum):
+    """How a run ended, or that it has not."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RETRYING = "retrying"
+    SKIPPED = "skipped"
+    STOPPED = "stopped"
+    ABANDONED = "abandoned"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing but an operator's replay starts this fire time again."""
+        return self in (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SKIPPED, Outcome.UNKNOWN)
+
+
+Unfinished = Literal["running", "abandoned", "retrying", "stopped", "missed", "asked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A fire time that is not finished, and when the recovery tick may hand it out."""
+
+    why: Unfinished
+    not_before: datetime
+    asked_at: datetime | None = None
+    """When a request for it was last put in the queue, so that requests do not pile up."""
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether it may start. Only a retry waits: hosts' clocks differ, and no other reason hangs on them."""
+        return self.why != "retrying" or self.not_before <= now
+
+
+def _pending_text(pending: Mapping[datetime, Pending]) -> str:
+    return compact(
+        {
+            to_text(t): {"why": p.why, "not_before": to_text(p.not_before), "asked_at": to_text(p.asked_at)}
+            for t, p in sorted(pending.items())
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """What is true of a job as a whole: `job:{name}`."""
+
+    name: str
+    token: int = 0
+    """The fencing token of the latest claim."""
+    schedule: str = ""
+    """Expression and zone at the latest claim; when they change, old fire times are not missed ones."""
+    watermark: datetime | None = None
+    """Every scheduled fire time up to here is accounted for: claimed, skipped, or in `pending`."""
+    paused_at: datetime | None = None
+    paused_why: str = ""
+    running: datetime | None = None
+    holder: str = ""
+    host: str = ""
+    pending: Mapping[datetime, Pending] = field(default_factory=dict, metadata={"write": _pending_text})
+    last_fire_time: datetime | None = None
+    last_outcome: str = ""
+    last_finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One fire time's claim and record in one: `run:{name}:{fire time, counting down}`."""
+
+    job: str
+    fire_time: datetime
+    outcome: Outcome = Outcome.RUNNING
+    reason: str = ""
+    attempt: int = 0
+    failures: int = 0
+    abandoned: int = 0
+    """How often its host died on it."""
+    generation: int = 0
+    """How often an operator replayed it."""
+    token: int = 0
+    holder: str = ""
+    write_id: str = ""
+    """Of the latest write, so that a writer whose reply was lost recognises its own."""
+    host: str = ""
+    by: str = ""
+    """What started it: timer, request or hand."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    retry_at: datetime | None = None
+    error: str = ""
+    checkpoint: str = ""
+    """JSON text of what the job saved last."""
+    progress: Mapping[str, int] = field(default_factory=dict)
+    """Items done, by the name of the `run.batches` loop."""
+    attempts: tuple[Mapping[str, str], ...] = ()
+    """Earlier attempts, oldest first."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt at this fire time; another one after an operator's replay."""
+        replayed = f":{self.generation}" if self.generation else ""
+        return f"{self.job}:{self.fire_time:%Y%m%dT%H%M%SZ}{replayed}"
+
+
+def job_key(name: str) -> str:
+    return f"job:{name}"
+
+
+def run_key(name: str, fire_time: datetime) -> str:
+    return f"run:{name}:{FAR_FUTURE - int(fire_time.timestamp()):010d}"
+
+
+def entry_key(job: str, key: str) -> str:
+    """Of a ledger entry; what tables refuse in a key (slashes, #, ?, control characters) is written as =XX."""
+    return f"entry:{job}:{quote(key, safe=' ').replace('%', '=')}"
+
+
+def key_range(kind: str, name: str = "") -> tuple[str, str]:
+    """First and one past the last key of all job rows, or of one job's runs or entries."""
+    prefix = f"{kind}:{name}:" if name else f"{kind}:"
+    return prefix, prefix[:-1] + ";"  # ";" is the character after ":"
+
+
+def decode_job(row: Row) -> JobRow:
+    """The job row that was read.
+
+    Raises:
+        StoreError: It is not one, or was edited by hand.
+    """
+    with readable(row):
+        return _decode_job(row)
+
+
+def _decode_job(row: Row) -> JobRow:
+    v = row.values
+    pending = {
+        cast("datetime", from_text(t)): Pending(
+            p["why"], cast("datetime", from_text(p["not_before"])), from_text(p["asked_at"])
+        )
+        for t, p in json.loads(str(v["pending"])).items()
+    }
+    return JobRow(
+        name=str(v["name"]),
+        token=int(v["token"]),
+        schedule=str(v["schedule"]),
+        watermark=from_text(str(v["watermark"])),
+        paused_at=from_text(str(v["paused_at"])),
+        paused_why=str(v["paused_why"]),
+        running=from_text(str(v["running"])),
+        holder=str(v["holder"]),
+        host=str(v["host"]),
+        pending=pending,
+        last_fire_time=from_text(str(v["last_fire_time"])),
+        last_outcome=str(v["last_outcome"]),
+        last_finished_at=from_text(str(v["last_finished_at"])),
+    )
+
+
+def decode_run(row: Row) -> RunRow:
+    """The run row that was read; raises as `decode_job` does."""
+    with readable(row):
+        return _decode_run(row)
+
+
+def _decode_run(row: Row) -> RunRow:
+    v = row.values
+    texts = ("job", "reason", "holder", "write_id", "host", "by", "error", "checkpoint")
+    numbers = ("attempt", "failures", "abandoned", "generation", "token")
+    instants = ("started_at", "finished_at", "retry_at")
+    known: dict[str, Any] = {
+        **{name: str(v[name]) for name in texts},
+        **{name: int(v[name]) for name in numbers},
+        **{name: from_text(str(v[name])) for name in instants},
+    }
+    return RunRow(
+        fire_time=cast("datetime", from_text(str(v["fire_time"]))),
+        outcome=Outcome(str(v["outcome"])),
+        progress=json.loads(str(v["progress"])),
+        attempts=tuple(json.loads(str(v["attempts"]))),
+        **known,
+    )

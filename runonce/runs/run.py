@@ -1,0 +1,162 @@
+"""What a job is handed: its fire time, its rights, and the means to go on where an earlier attempt stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from runonce.errors import InputError
+from runonce.execution.checkpoint import Batches, Checkpoint
+from runonce.runs.rows import entry_key, key_range
+from runonce.stores.columns import LONGEST_KEY, column_problem
+from runonce.stores.protocols import MAX_TRANSACTION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+
+    from runonce.execution.blobs import Blobs
+    from runonce.execution.lease import Lease
+    from runonce.execution.log import RunLogger
+    from runonce.execution.registry import Registry
+    from runonce.execution.stop import StopSignal
+    from runonce.runs.claim import Claim
+    from runonce.stores.protocols import Value
+
+T = TypeVar("T")
+MAX_ENTRIES = MAX_TRANSACTION - 2
+"""Ledger entries in one commit: a transaction, less the job's row and the run's."""
+
+
+class Run:
+    """One execution of a job for one fire time; the only argument a job takes."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        claim: Claim,
+        lease: Lease,
+        stop: StopSignal,
+        blobs: Blobs,
+        log: RunLogger,
+        deadline: float,
+    ) -> None:
+        self.job: str = claim.run.job
+        """The job's name."""
+        self.fire_time: datetime = claim.run.fire_time
+        """The instant the schedule named, in UTC; the same for every attempt."""
+        self.attempt: int = claim.run.attempt
+        """1 for the first start, one more for each restart of whatever kind."""
+        self.fencing_token: int = claim.run.token
+        """Rises with every claim of the job. Give it to what you write to, and have older ones refused there."""
+        self.idempotency_key: str = claim.run.idempotency_key
+        """The same for every attempt. Give it to what you call, so that a repeated call has one effect."""
+        self.log = log
+        """A logger that names this run in every line."""
+        self.blobs = blobs
+        """The namespace's blobs; writes are refused once a newer run of the job has written."""
+        self.ledger = Ledger(registry, self.job)
+        """Entries that are committed with the next checkpoint, each key once for ever."""
+        self.checkpoint = Checkpoint(
+            f"Job {self.job}", claim.save, claim.run.checkpoint, claim.run.progress, self.ledger
+        )
+        """What an earlier attempt saved, and saving."""
+        self._registry = registry
+        self._lease = lease
+        self._stop = stop
+        self._deadline = deadline
+
+    @property
+    def stopping(self) -> bool:
+        """True once the run should end: lease lost, host stopping, or over its time limit."""
+        return self._stop.cause is not None or not self._lease.held
+
+    def check(self) -> None:
+        """Return while the run may go on; call it wherever stopping is safe.
+
+        Raises:
+            LeaseLost, HostStopping, TimeLimitExceeded: It may not. Let it pass; the toolkit records why.
+        """
+        cause = self._stop.cause
+        if cause is not None:
+            raise type(cause)(str(cause))
+        self._lease.check()
+
+    def remaining(self) -> float:
+        """Seconds left of the job's max_runtime, infinite without one; 0.0 once the run is told to stop."""
+        return 0.0 if self.stopping else max(0.0, self._deadline - self._registry.clock.elapsed())
+
+    def batches(self, items: Iterable[T], *, size: int, name: str = "items") -> Batches[T]:
+        """The items in batches, from the first batch an earlier attempt did not finish.
+
+        A batch is committed, with the ledger entries recorded in it, when the loop comes back for the next
+        one: one storage call. The items must come in the same order on every attempt. Works in `for` and in
+        `async for`; stops with the exceptions of `check` between batches.
+
+        Args:
+            items: What to work through.
+            size: Items in a batch, 1 or more; at most 98 ledger entries can be recorded in one.
+            name: Tells several loops of one run apart.
+
+        Raises:
+            InputError: size is less than 1, or the run already has a loop of that name.
+        """
+        return Batches(f"Job {self.job}", self.check, self.checkpoint, items, size=size, name=name)
+
+
+class Ledger:
+    """A job's own table of effects: one entry per key, for ever, written with a checkpoint or not at all.
+
+    Entries that no checkpoint has taken along are written with the run's success.
+    """
+
+    def __init__(self, registry: Registry, job: str) -> None:
+        self._registry = registry
+        self._job = job
+        self.staged: dict[str, dict[str, Value]] = {}
+        """Entries by key that the next commit writes."""
+
+    def record(self, key: str, **values: Value) -> None:
+        """Record an effect; written in one transaction with the checkpoint or batch that comes next.
+
+        Args:
+            key: What must take effect once, such as an invoice's number; at most 200 characters.
+            values: Columns: text, numbers, booleans. "key" is taken.
+
+        Raises:
+            InputError: The key or a value cannot be kept, or more than 98 entries wait for a commit.
+        """
+        if not isinstance(key, str) or not 0 < len(key) <= 200:  # noqa: PLR2004 - the docstring's figure
+            raise InputError(
+                f"Job {self._job}: ledger key {key!r:.80} must be a text of 1 to 200 characters."
+            )
+        if (length := len(entry_key(self._job, key))) > LONGEST_KEY:
+            raise InputError(
+                f"Job {self._job}: ledger key {key!r:.80} takes {length} characters in a table, where every letter "
+                f"beyond ASCII takes six or more, over {LONGEST_KEY}; use a shorter one."
+            )
+        for name, value in values.items():
+            if (problem := column_problem(name, value)) is not None:
+                raise InputError(
+                    f"Job {self._job}: ledger entry {key!r} has {name}={value!r:.80}: {problem}."
+                )
+        if key in self.staged:
+            raise InputError(f"Job {self._job}: ledger key {key!r} is recorded twice in one batch.")
+        if len(self.staged) >= MAX_ENTRIES:
+            raise InputError(
+                f"Job {self._job}: more than {MAX_ENTRIES} ledger entries in one batch; use smaller batches."
+            )
+        self.staged[key] = {"key": key, **values}
+
+    def entries(self) -> Iterator[dict[str, Value]]:
+        """Every entry ever committed for the job, by key, as {"key": …, column: value, …}."""
+        for row in self._registry.table.scan(self._registry.namespace, *key_range("entry", self._job)):
+            yield dict(row.values)
+
+    def keys(self) -> set[str]:
+        """The keys of all committed entries; one storage call for each 1,000."""
+        return {str(entry["key"]) for entry in self.entries()}
+
+    def written(self) -> None:
+        """The staged entries are committed."""
+        self.staged = {}

@@ -1,0 +1,78 @@
+"""Pure: which of the fire times that nobody ran are run late, and how many are let go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, get_args
+
+from runonce.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from runonce.schedules.schedule import Schedule
+
+Policy = Literal["skip", "latest", "all"]
+
+COUNT_LIMIT = 1000
+"""Skipped fire times are counted up to here and no further: a schedule of every second that was down for a
+week has missed 604,800, and walking through them would take half a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """What to do about the fire times nobody ran."""
+
+    to_run: tuple[datetime, ...]
+    """Run these, oldest first. UTC."""
+    skipped_count: int = 0
+    """How many are let go, counted up to COUNT_LIMIT."""
+    at_least: bool = False
+    """True when there are more than `skipped_count`."""
+    skipped_first: datetime | None = None
+    """The oldest of those let go (exact even if not all were counted). UTC."""
+    skipped_last: datetime | None = None
+    """The newest of those let go. UTC."""
+
+
+def missed(
+    schedule: Schedule,
+    after: datetime,
+    until: datetime,
+    policy: Policy = "latest",
+    cap: int = 24,
+    *,
+    job: str | None = None,
+) -> Missed:
+    """Decides about the fire times with after < t <= until, none of which was run.
+
+    Args:
+        schedule: When the job fires.
+        after: Aware datetime: the last fire time that is dealt with.
+        until: Aware datetime: fire times later than this are not missed yet.
+        policy: "skip" runs none of them, "latest" the newest, "all" the newest `cap`.
+        cap: How many "all" runs at most, 1 to COUNT_LIMIT; the other policies ignore it.
+        job: Name of the job, for the error's message.
+
+    Raises:
+        ScheduleError: The policy or the cap is not valid.
+    """
+    if policy not in get_args(Policy):
+        known = ", ".join(f'"{name}"' for name in get_args(Policy))
+        raise ScheduleError(f"{_name(job)}misfire policy {policy!r} is not known. Use one of {known}.")
+    if isinstance(cap, bool) or not isinstance(cap, int) or not 1 <= cap <= COUNT_LIMIT:
+        raise ScheduleError(f"{_name(job)}misfire cap {cap!r} is not valid. Use 1 to {COUNT_LIMIT}.")
+    keep = {"skip": 0, "latest": 1, "all": cap}[policy]
+    # From the newest backwards, so that the cost depends on the limits here and not on how long it was down.
+    newest = list(islice(schedule.newest_first(after, until), keep + COUNT_LIMIT + 1))
+    to_run, skipped = tuple(reversed(newest[:keep])), newest[keep:]
+    if not skipped:
+        return Missed(to_run)
+    at_least = len(skipped) > COUNT_LIMIT
+    oldest = next(schedule.fire_times(after, until, limit=1)) if at_least else skipped[-1]
+    return Missed(to_run, min(len(skipped), COUNT_LIMIT), at_least, oldest, skipped[0])
+
+
+def _name(job: str | None) -> str:
+    return "" if job is None else f"Job {job!r}: "

@@ -1,0 +1,80 @@
+"""Leases on blobs."""
+
+from __future__ import annotations
+
+from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
+from azure.storage.blob import BlobClient, BlobLeaseClient, BlobServiceClient
+
+from runonce.stores.azure.errors import (
+    code_of,
+    ignoring,
+    translated,
+    unless_conflict,
+)
+
+
+class AzureLeases:
+    """Leases on zero-byte blobs.
+
+    Azure's facts used here (Lease Blob, REST reference): acquiring with a proposed id that already holds the
+    lease succeeds, so a repeated acquire is safe; an expired lease can be renewed until somebody takes it.
+    """
+
+    def __init__(self, service: BlobServiceClient, container: str) -> None:
+        self._service = service
+        self._container = container
+
+    def _blob(self, name: str) -> BlobClient:
+        return self._service.get_blob_client(self._container, name)
+
+    def acquire(self, name: str, holder: str, duration: int) -> bool:
+        blob = self._blob(name)
+        with translated(f"lease {name}"):
+            try:
+                blob.acquire_lease(lease_duration=duration, lease_id=holder)
+            except ResourceNotFoundError as error:
+                self._make(blob, container_missing=code_of(error) == "ContainerNotFound")
+            except HttpResponseError as error:
+                if error.status_code == 409:  # noqa: PLR2004 - LeaseAlreadyPresent, or it is being broken
+                    return False
+                raise
+            else:
+                return True
+            try:
+                blob.acquire_lease(lease_duration=duration, lease_id=holder)
+            except ResourceExistsError:
+                return False
+            return True
+
+    def _make(self, blob: BlobClient, *, container_missing: bool) -> None:
+        if container_missing:
+            ignoring(ResourceExistsError, self._service.create_container, self._container)
+        try:
+            blob.upload_blob(b"", overwrite=False)
+        except HttpResponseError as error:
+            # Somebody else made it at the same instant, and may have leased it already (412).
+            if error.status_code not in (409, 412):
+                raise
+
+    def renew(self, name: str, holder: str) -> bool:
+        with translated(f"lease {name}"):
+            return unless_conflict(BlobLeaseClient(self._blob(name), lease_id=holder).renew)
+
+    def release(self, name: str, holder: str) -> None:
+        with translated(f"lease {name}"):
+            unless_conflict(BlobLeaseClient(self._blob(name), lease_id=holder).release)
+
+    def break_lease(self, name: str) -> bool:
+        if not self.held(name):  # Azure breaks an expired or broken lease too, as if it had been one
+            return False
+        lease = BlobLeaseClient(self._blob(name))
+        with translated(f"lease {name}"):
+            return unless_conflict(lambda: lease.break_lease(lease_break_period=0))
+
+    def held(self, name: str) -> bool:
+        with translated(f"lease {name}"):
+            try:
+                state = self._blob(name).get_blob_properties().lease.state
+            except ResourceNotFoundError:
+                return False
+            return state in ("leased", "breaking")

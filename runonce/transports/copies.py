@@ -1,0 +1,32 @@
+"""The copy of a message that is to be delivered again later."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from runonce.transports.ids import copy_id
+from runonce.transports.protocols import Delivery, Outgoing
+
+if TYPE_CHECKING:
+    from runonce.messages.definition import Handler
+
+
+def copy_of(handler: Handler, delivery: Delivery, delay: float) -> Outgoing:
+    """The copy that comes again after a delay, under an id of its own.
+
+    It can only be sent to the whole topic, so it says which subscription it is for. Otherwise each subscription's
+    copies would have copies of the others', and they would double with every round of a longer outage.
+    """
+    times = delivery.reschedules + 1
+    at = datetime.now(UTC) + timedelta(seconds=delay)  # noqa: TID251 - an instant for the broker
+    return Outgoing(
+        body=delivery.body,
+        message_id=copy_id(delivery.message_id, times),
+        at=at if delay > 0 else None,
+        correlation_id=delivery.correlation_id,
+        properties=delivery.properties,
+        reschedules=times,
+        only_for=handler.subscription or "",
+        sent_as=delivery.sent_as or delivery.message_id,
+    )

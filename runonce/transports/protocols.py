@@ -1,0 +1,156 @@
+"""What the toolkit needs of a message transport: to receive, to send, and to look after dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from runonce.messages.definition import Handler
+    from runonce.transports.settlement import Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message as a transport delivers it, whichever transport that is."""
+
+    body: bytes
+    message_id: str
+    delivery_count: int = 1
+    """1 on the first delivery, whatever the transport counts from."""
+    enqueued_at: datetime | None = None
+    correlation_id: str = ""
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    reschedules: int = 0
+    """How often the toolkit sent the message back with a delay."""
+    only_for: str = ""
+    """The one subscription that a copy is for: the topic gives it to all of them."""
+    sent_as: str = ""
+    """The id its sender gave it, where this is a copy, which has one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to send."""
+
+    body: bytes
+    message_id: str
+    at: datetime | None = None
+    """When it shall be there; None is at once."""
+    correlation_id: str = ""
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    reschedules: int = 0
+    only_for: str = ""
+    """Of a topic's subscriptions, the one it is for."""
+    sent_as: str = ""
+    """The id its sender gave it, where this is a copy of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A delivery with what the transport needs to settle it."""
+
+    delivery: Delivery
+    native: Any
+    renew_in: float = 10.0
+    """Seconds after which it should be renewed if it is still being worked on."""
+
+
+class Sender(Protocol):
+    """Sends messages; safe to call from many threads."""
+
+    def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
+        """Send to a queue or topic, all of them or an error.
+
+        Raises:
+            TransportError: They may not have been sent; sending again with the same ids is safe.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let connections go."""
+        ...
+
+
+class Inbox(Protocol):
+    """Receives one handler's messages; for one thread."""
+
+    def receive(self, count: int, wait: float) -> list[Received]:
+        """Up to `count` messages, waiting up to `wait` seconds for the first."""
+        ...
+
+    def settle(self, received: Received, settlement: Settlement) -> None:
+        """Do to the message what was decided. A copy to come later is sent before the message is removed.
+
+        Raises:
+            TransportError: It was not done; the message comes again.
+        """
+        ...
+
+    def renew(self, received: Received) -> Received | None:
+        """Keep the message hidden from others for another term; None when it is no longer ours."""
+        ...
+
+    def give_back(self, received: Received) -> None:
+        """Let the message come again at once (the host stops before having started it)."""
+        ...
+
+    def close(self) -> None:
+        """Let connections go."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A message that was put aside."""
+
+    delivery: Delivery
+    reason: str
+    description: str
+    dead_at: datetime | None
+    native: Any
+    place: str = ""
+    """What tells it from another one with the same message id."""
+
+
+class DeadLetters(Protocol):
+    """The messages of one handler that were put aside."""
+
+    def peek(self, limit: int) -> list[Dead]:
+        """The oldest ones, without touching them."""
+        ...
+
+    def take(self, limit: int) -> list[Dead]:
+        """The oldest ones, hidden from others until `remove` or for a while."""
+        ...
+
+    def remove(self, dead: Dead) -> None:
+        """Remove a taken one for good."""
+        ...
+
+    def put_back(self, dead: Dead) -> None:
+        """Leave a taken one where it was."""
+        ...
+
+    def close(self) -> None:
+        """Let connections go."""
+        ...
+
+
+class Transport(Protocol):
+    """One kind of broker."""
+
+    def sender(self) -> Sender:
+        """The sender all handlers of this process share."""
+        ...
+
+    def inbox(self, handler: Handler) -> Inbox:
+        """A new receiver of a handler's messages."""
+        ...
+
+    def dead_letters(self, handler: Handler) -> DeadLetters:
+        """A handler's dead letters."""
+        ...

@@ -1,0 +1,35 @@
+"""The settlements: what a transport is asked to do with a message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The message has had its effect, now or earlier; remove it."""
+
+    duplicate: bool = False
+    result: Any = None
+    """What the handler returned, now or (with keep_result) when it ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reschedule:
+    """Bring the message again after some seconds, without using up its deliveries."""
+
+    delay: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """The message can have no effect; put it aside with the reason."""
+
+    reason: str
+    """A short name, such as MissingKey."""
+    description: str
+
+
+Settlement = Complete | Reschedule | DeadLetter

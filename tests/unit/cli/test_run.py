@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from support.command_line import NOW, CommandLine
+
+from runonce.cli import run as execute
+from runonce.errors import StoreError, StoreUnavailableError
+from runonce.hosts import local
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runonce.stores.protocols import Row
+
+JOBS = """
+    from runonce import PermanentError, Run, scheduled
+
+    @scheduled("0 0 3 * * *", time_zone="Europe/Istanbul")
+    def good(run: Run) -> None:
+        print("hello from the job")
+
+    @scheduled("0 0 * * * *", retries=1)
+    def flaky(run: Run) -> None:
+        raise ValueError("no such order")
+
+    @scheduled("0 0 * * * *")
+    def bad(run: Run) -> None:
+        raise PermanentError("the account is closed")
+
+    @scheduled("0 0 * * * *")
+    async def concurrent(run: Run) -> None:
+        pass
+"""
+AT = "2026-11-29T00:00:00Z"
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> CommandLine:
+    made = CommandLine(tmp_path)
+    made.file("jobs.py", JOBS)
+    return made
+
+
+class Unreachable:
+    """Storage that does not answer."""
+
+    def __init__(self, error: StoreError | None = None) -> None:
+        self.error = error or StoreUnavailableError("table runonce: storage did not answer (refused).")
+
+    def get(self, *_: object) -> Row | None:
+        raise self.error
+
+    def scan(self, *_: object, **__: object) -> list[Row]:
+        raise self.error
+
+    def commit(self, *_: object) -> list[str]:
+        raise self.error
+
+
+# -- run --------------------------------------------------------------------------------------------------------
+
+
+def test_run_succeeds_with_0_and_says_so_on_stdout(cli: CommandLine) -> None:
+    """The result stands on stdout, the log on stderr."""
+    result = cli("run", "good", "--at", AT)
+    assert result.exit_code == 0
+    assert f"good {AT}: succeeded (attempt 1" in result.stdout
+    assert "INFO    [good" in result.stderr
+    assert "started" not in result.stdout
+
+
+def test_run_without_at_takes_this_second(cli: CommandLine) -> None:
+    """The fire time is now, cut to the second."""
+    cli.clock.advance(0.75)
+    assert "good 2026-11-29T12:00:00Z: succeeded" in cli("run", "good").stdout
+
+
+def test_run_of_an_async_job(cli: CommandLine) -> None:
+    """An async job runs to its end as well."""
+    assert cli("run", "concurrent").exit_code == 0
+
+
+def test_the_same_fire_time_does_not_run_twice(cli: CommandLine) -> None:
+    """A fire time that is done ends with 3 and says how to run it again."""
+    cli("run", "good", "--at", AT)
+    result = cli("run", "good", "--at", AT)
+    assert result.exit_code == 3
+    assert "nothing ran: already succeeded" in result.stdout
+    assert f"`runonce run good --at {AT} --replay`" in result.stdout
+
+
+def test_replay_runs_it_again(cli: CommandLine) -> None:
+    """--replay runs a fire time that is done, as its second attempt."""
+    cli("run", "good", "--at", AT)
+    result = cli("run", "good", "--at", AT, "--replay")
+    assert (result.exit_code, "attempt 2" in result.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(("job", "code"), [("bad", 1), ("flaky", 4)])
+def test_a_run_that_fails_has_an_exit_code(cli: CommandLine, job: str, code: int) -> None:
+    """For good it is 1; to be tried again it is 4, with a note on what does that."""
+    result = cli("run", job)
+    assert result.exit_code == code
+    assert ("goes on with it" in result.stderr) == (code == 4)
+
+
+def test_held_elsewhere_is_3_and_names_the_host(cli: CommandLine) -> None:
+    """A job that runs on another host does not run here; the note says where it runs."""
+    dispatcher = cli.context().dispatcher
+    started = dispatcher.begin(dispatcher.jobs["good"], NOW, by="timer")
+    result = cli("run", "good", "--at", AT)
+    assert result.exit_code == 3
+    assert "nothing ran: held elsewhere" in result.stdout
+    assert f"{dispatcher.registry.host} is running it" in result.stderr
+    dispatcher.finish(started, None)  # type: ignore[arg-type]
+
+
+def test_at_without_an_offset_is_in_the_jobs_zone_and_said_so(cli: CommandLine) -> None:
+    """A naive --at is read in the job's time zone, and stderr says how."""
+    result = cli("run", "good", "--at", "2026-11-29T03:00")
+    assert result.exit_code == 0
+    assert f"good {AT}" in result.stdout
+    assert f"read as the time in Europe/Istanbul, {AT}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [("2026-11-30T00:00:00Z", "is still to come (in 12 h)"), ("noon", "is not an ISO 8601 instant")],
+)
+def test_at_that_cannot_be_is_wrong_usage(cli: CommandLine, at: str, said: str) -> None:
+    """A future instant, or none at all, ends with 2 before anything is asked of storage."""
+    result = cli("run", "good", "--at", at, columns=200)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_at_beside_the_schedule_is_remarked_on(cli: CommandLine) -> None:
+    """An instant the schedule does not name runs, with a note."""
+    result = cli("run", "good", "--at", "2026-11-29T00:00:01Z")
+    assert result.exit_code == 0
+    assert "is not a fire time of the schedule" in result.stderr
+    assert "is not a fire time" not in cli("run", "good", "--at", AT).stderr
+
+
+def test_run_goes_ahead_on_a_paused_job(cli: CommandLine) -> None:
+    """A person may run what is paused; the note reminds of it."""
+    cli("pause", "good")
+    result = cli("run", "good")
+    assert (result.exit_code, "good is paused" in result.stderr) == (0, True)
+
+
+def test_run_as_json_keeps_the_jobs_output_apart(cli: CommandLine) -> None:
+    """With --json stdout is JSON alone, whatever the job prints."""
+    result = cli("run", "good", "--at", AT, "--json")
+    shown = json.loads(result.stdout)
+    assert "hello from the job" in result.stderr
+    assert shown == {
+        "job": "good",
+        "fire_time": AT,
+        "outcome": "succeeded",
+        "reason": "",
+        "attempt": 1,
+        "ran": True,
+        "seconds": 0.0,
+        "exit_code": 0,
+    }
+
+
+def test_ask_puts_the_fire_time_in_the_list_for_the_hosts(cli: CommandLine) -> None:
+    """--ask runs nothing here; `recover --work` then finds it and runs it."""
+    result = cli("run", "good", "--at", AT, "--ask")
+    assert (result.exit_code, f"good {AT}: asked" in result.stdout) == (0, True)
+    assert cli.json("status", "good")["jobs"][0]["pending"] == [
+        {"fire_time": AT, "why": "asked", "not_before": "2026-11-29T12:00:00Z"}
+    ]
+    worked = cli.json("recover", "--work")["worked"]
+    assert [(run["fire_time"], run["outcome"]) for run in worked] == [(AT, "succeeded")]
+
+
+def test_ask_for_what_is_done_is_3(cli: CommandLine) -> None:
+    """--ask does not pretend: a fire time that is done is not put in the list."""
+    cli("run", "good", "--at", AT)
+    result = cli("run", "good", "--at", AT, "--ask")
+    assert (result.exit_code, "already succeeded" in result.stdout) == (3, True)
+
+
+def test_ask_and_replay_exclude_each_other(cli: CommandLine) -> None:
+    """The two together are wrong usage."""
+    assert cli("run", "good", "--ask", "--replay").exit_code == 2
+
+
+def test_a_signal_stops_the_run_and_is_the_exit_code(cli: CommandLine, tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a run: it stops at a good place, its lease is free, and the code is 130."""
+    cli.file(
+        "long.py",
+        f"""
+        from pathlib import Path
+        from runonce import Run, scheduled
+
+        @scheduled("0 0 * * * *")
+        def long(run: Run) -> None:
+            Path({str(tmp_path / "began")!r}).touch()
+            while True:
+                run.check()
+        """,
+    )
+
+    def interrupt() -> None:
+        while not (tmp_path / "began").exists():
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    result = cli("run", "long")
+    thread.join()
+    assert result.exit_code == 130
+    assert "long 2026-11-29T12:00:00Z: stopped" in result.stdout
+    assert not cli.stores.leases.held("local/long")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+# -- storage and settings ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("run", "good"), ("run", "good", "--ask"), ("serve",), ("recover",), ("status",), ("history", "good")],
+)
+def test_storage_out_of_reach_is_6_and_one_line(cli: CommandLine, command: tuple[str, ...]) -> None:
+    """Each command that needs storage says where it looked and what to do, in one line."""
+    object.__setattr__(cli.stores, "runs", Unreachable())
+    result = cli(*command)
+    assert result.exit_code == 6
+    assert result.stdout == ""
+    assert result.stderr == (
+        "error: Storage does not answer at the emulator, 127.0.0.1:10002 (RUNONCE_STORAGE). Start the emulator with "
+        "`python dev.py azurite`, or let RUNONCE_STORAGE name another storage account.\n"
+    )
+
+
+def test_storage_that_refuses_is_6_with_its_reason(cli: CommandLine) -> None:
+    """A refusal is not a network's fault: its reason is what is printed."""
+    object.__setattr__(
+        cli.stores, "runs", Unreachable(StoreError("table runonce: storage refused with 403 (no)."))
+    )
+    result = cli("status")
+    assert (result.exit_code, result.stderr) == (6, "error: table runonce: storage refused with 403 (no).\n")
+
+
+def test_a_missing_setting_is_5(cli: CommandLine) -> None:
+    """Without RUNONCE_STORAGE the error names it."""
+    result = cli("status", environ={"RUNONCE_JOBS": str(cli.folder)})
+    assert result.exit_code == 5
+    assert result.stderr.startswith("error: RUNONCE_STORAGE is not set")
+
+
+def test_a_connection_string_the_sdk_cannot_read_is_5(cli: CommandLine) -> None:
+    """The SDK's complaint becomes one of a setting, without the setting's value."""
+    cli.stores = None  # type: ignore[assignment]
+    environ = {
+        **cli.environ,
+        "RUNONCE_STORAGE": "AccountName=secretive;AccountKey=c2VjcmV0;junk",
+        "RUNONCE_NAMESPACE": "shop-test",
+    }
+    result = cli("status", environ=environ)
+    assert result.exit_code == 5
+    assert "RUNONCE_STORAGE is not a usable connection string" in result.stderr
+    assert "secretive" not in result.stderr
+
+
+def test_verbose_shows_the_traceback(cli: CommandLine) -> None:
+    """--verbose adds the traceback that is left out otherwise."""
+    assert "Traceback" not in cli("run", "other").stderr
+    assert "Traceback" in cli("run", "other", "--verbose").stderr
+
+
+def test_a_defect_is_70_and_not_a_failed_run(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected exception prints its traceback and has a code of its own."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(execute, "in_foreground", broken)
+    result = cli("run", "good")
+    assert result.exit_code == 70
+    assert "ZeroDivisionError" in result.stderr
+
+
+# -- recover ----------------------------------------------------------------------------------------------------
+
+
+def test_recover_without_anything_to_do(cli: CommandLine) -> None:
+    """An idle tick says so."""
+    result = cli("recover")
+    assert (result.exit_code, result.stdout) == (0, "nothing is unfinished and free\n")
+
+
+def test_recover_shows_what_it_asked_for_and_runs_nothing(cli: CommandLine) -> None:
+    """The default asks the running hosts and leaves the work to them."""
+    cli("run", "flaky", "--at", AT)
+    cli.clock.advance(300)
+    assert cli("recover").stdout == f"flaky {AT}: asked for (retrying)\n"
+    assert cli.json("history", "flaky")["runs"][0]["attempt"] == 1
+
+
+def test_recover_work_runs_what_was_asked_for(cli: CommandLine) -> None:
+    """With --work the requests are handled here; a run that fails for good makes it 1."""
+    cli("run", "flaky", "--at", AT)
+    cli.clock.advance(300)
+    result = cli("recover", "--work")
+    assert result.exit_code == 1
+    assert f"flaky {AT}: failed: ValueError: no such order" in result.stdout
+    assert cli.json("recover", "--work") == {"asked": [], "worked": [], "exit_code": 0}
+
+
+# -- serve ------------------------------------------------------------------------------------------------------
+
+
+def test_serve_prints_what_it_serves_before_it_does(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The banner on stderr has the namespace, the storage, each job's next fire time, and broken files."""
+    monkeypatch.setattr(local.LocalHost, "serve", lambda _: 75)
+    cli.file("broken.py", "1 / 0")
+    cli("pause", "bad")
+    result = cli("serve")
+    assert (result.exit_code, result.stdout) == (75, "")
+    assert "runonce serves 4 jobs of 'local'; storage: the emulator, 127.0.0.1:10002" in result.stderr
+    assert "good        next Mon 2026-11-30 03:00 +03 (in 12 h)" in result.stderr
+    assert "bad         paused" in result.stderr
+    assert "warning: broken.py, line 1" in result.stderr

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.faults import Boundary, Fault, PassingClock
+from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_of, ownership, row_of, silence
+
+from runonce.errors import PermanentError, StoreError, StoreUnavailableError, TransportError
+from runonce.messages.dead_letters import replay, view
+from runonce.messages.rows import State
+from runonce.testing import Complete, DeadLetter, Reschedule, Workbench
+from runonce.transports.protocols import Dead, Delivery
+
+if TYPE_CHECKING:
+    from runonce.messages.definition import Handler
+    from runonce.messages.message import Message
+    from runonce.transports.protocols import Outgoing
+
+
+class Letters:
+    """Dead letters that note what is done to them."""
+
+    def __init__(self) -> None:
+        self.removed: list[Dead] = []
+
+    def remove(self, dead: Dead) -> None:
+        self.removed.append(dead)
+
+    def peek(self, limit: int) -> list[Dead]:
+        raise NotImplementedError
+
+    def take(self, limit: int) -> list[Dead]:
+        raise NotImplementedError
+
+    def put_back(self, dead: Dead) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Sends:
+    """A sender that keeps the messages themselves, or fails."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.messages: list[Outgoing] = []
+        self.fails = fails
+
+    def send(self, entity: str, messages: Any) -> None:
+        if self.fails:
+            raise TransportError
+        assert entity == "invoices"
+        self.messages += messages
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def delivery(self, n: int = -1) -> Delivery:
+        """A message as its inbox would deliver it."""
+        sent = self.messages[n]
+        return Delivery(sent.body, sent.message_id, reschedules=sent.reschedules, sent_as=sent.sent_as)
+
+
+def letter(of: Delivery | None = None, reason: str = "Failed") -> Dead:
+    """A dead letter."""
+    return Dead(of or delivery(), reason, "it says here", None, None)
+
+
+@pytest.fixture
+def bench() -> Workbench:
+    made = Workbench(clock=PassingClock())
+    silence(made.deliverer)
+    return made
+
+
+class Failing:
+    """A body that fails for good as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.fail = True
+        self.calls: list[Message] = []
+        self.keys: list[str] = []
+
+    def __call__(self, message: Message) -> None:
+        self.calls.append(message)
+        self.keys.append(message.idempotency_key)
+        if self.fail:
+            raise PermanentError("no such customer")
+
+
+def failed(bench: Workbench, **options: Any) -> tuple[Handler, Failing]:
+    """A handler with one message that failed for good."""
+    body = Failing()
+    one = handling(body, **options)
+    assert isinstance(bench.deliverer.deliver(one, delivery()), DeadLetter)
+    return one, body
+
+
+def replayed(bench: Workbench, one: Handler, dead: Dead | None = None, sends: Sends | None = None) -> Sends:
+    """Replay a dead letter; what was sent."""
+    made = sends or Sends()
+    replay(ownership(bench), made, one, Letters(), dead or letter())
+    return made
+
+
+def test_a_replay_is_a_new_generation(bench: Workbench) -> None:
+    """A replay reopens the claim, recorded on its row, with attempts' failures forgotten and a new idempotency key."""
+    one, body = failed(bench)
+    sent = replayed(bench, one)
+    row = row_of(bench, one)
+    assert (row.state, row.generation, row.failures, row.abandoned) == (State.RELEASED, 1, 0, 0)
+    assert row.replays == ("2026-01-01T00:00:00Z",)
+    assert row.expires_at is None
+    body.fail = False
+    assert bench.deliverer.deliver(one, sent.delivery()) == Complete()
+    assert len(set(body.keys)) == 2
+    assert body.calls[1].fencing_token == 2
+
+
+def test_a_replay_goes_under_an_id_of_its_own(bench: Workbench) -> None:
+    """The copy's id differs for each generation, or it would be dropped; its sender's id travels along."""
+    one, _ = failed(bench)
+    first = replayed(bench, one)
+    assert (first.messages[0].message_id, first.messages[0].sent_as) == ("m-1~g1", "m-1")
+    assert first.messages[0].reschedules == 1
+    assert isinstance(bench.deliverer.deliver(one, first.delivery()), DeadLetter)
+    again = replayed(bench, one, letter(first.delivery()))
+    assert (again.messages[0].message_id, again.messages[0].sent_as) == ("m-1~g2", "m-1")
+    assert row_of(bench, one).generation == 2
+    assert len(row_of(bench, one).replays) == 2
+
+
+def test_a_replay_of_a_copy_finds_the_claim_without_a_key(bench: Workbench) -> None:
+    """For a handler without a key the claim hangs on the sender's id, which a copy's dead letter still knows."""
+    body = Failing()
+    one = handling(body, key=None)
+    copy = delivery(message_id="m-1~r3", reschedules=3, sent_as="m-1")
+    bench.deliverer.deliver(one, copy)
+    sent = replayed(bench, one, letter(copy))
+    assert row_of(bench, one, "m-1").generation == 1
+    body.fail = False
+    assert bench.deliverer.deliver(one, sent.delivery()) == Complete()
+
+
+def test_two_replays_of_one_message_have_one_effect(bench: Workbench) -> None:
+    """Two dead letters of one message, both replayed, let it take effect once."""
+    one, body = failed(bench)
+    sends = Sends()
+    replayed(bench, one, sends=sends)
+    replayed(bench, one, sends=sends)
+    body.fail = False
+    assert bench.deliverer.deliver(one, sends.delivery(0)) == Complete()
+    assert bench.deliverer.deliver(one, sends.delivery(1)) == Complete(duplicate=True)
+    assert row_of(bench, one).generation == 1
+
+
+def test_done_work_is_not_replayed(bench: Workbench) -> None:
+    """A dead letter whose message is done is refused, naming since when and what to do with it."""
+    one = handling()
+    bench.deliverer.deliver(one, delivery())
+    letters = Letters()
+    with pytest.raises(StoreError, match=r"done since 2026.*purge send_invoice"):
+        replay(ownership(bench), Sends(), one, letters, letter())
+    assert letters.removed == []
+
+
+def test_done_work_may_have_follow_ups_to_send(bench: Workbench) -> None:
+    """A replay of done work that has follow-ups sends those, under the same ids, and runs nothing."""
+    ran: list[str] = []
+
+    def body(message: Message) -> None:
+        ran.append(message.key)
+        message.enqueue(one, {"id": "B"})
+
+    one = handling(body)
+    host = host_of(bench, sender=Sends(fails=True))
+    assert isinstance(host.deliver(one, delivery()), Reschedule)
+    sent = replayed(bench, one)
+    assert bench.deliverer.deliver(one, sent.delivery()) == Complete(duplicate=True)
+    assert [s.json for s in bench.sent] == [{"id": "B"}]
+    assert ran == [KEY]
+
+
+def test_an_unknown_message_may_be_replayed(bench: Workbench) -> None:
+    """An operator who found out that nothing happened replays a held message, and it runs."""
+    one = handling(on_abandoned="hold")
+    begun(host_of(bench), one)
+    bench.clock.advance(AFTER_CLAIM)
+    assert isinstance(bench.deliverer.deliver(one, delivery(count=2)), DeadLetter)
+    sent = replayed(bench, one)
+    assert bench.deliverer.deliver(one, sent.delivery()) == Complete()
+
+
+def test_a_message_under_way_is_not_reopened(bench: Workbench) -> None:
+    """Replaying what somebody is working on changes nothing of its claim; the copy finds out."""
+    one = handling()
+    working = begun(bench.deliverer, one)
+    before = row_of(bench, one)
+    sent = replayed(bench, one)
+    assert row_of(bench, one) == before
+    assert isinstance(bench.deliverer.deliver(one, sent.delivery()), Reschedule)
+    bench.deliverer.finish(working, None, None)
+    assert bench.deliverer.deliver(one, sent.delivery()) == Complete(duplicate=True)
+
+
+def test_a_message_without_a_key_is_judged_anew(bench: Workbench) -> None:
+    """A dead letter that never had a claim is sent through once more, for the handler may have been corrected."""
+    sent = replayed(bench, handling(), letter(delivery({"number": 7})))
+    assert sent.messages[0].message_id.startswith("m-1~g-")
+    corrected = handling(key="number")
+    assert bench.deliverer.deliver(corrected, sent.delivery()) == Complete()
+
+
+def test_a_corrected_body_can_be_replayed(bench: Workbench) -> None:
+    """A corrected message under the key of one that failed is refused until an operator replays it, then handled."""
+    one, body = failed(bench)
+    corrected = delivery({"id": KEY, "customer": 5}, message_id="m-2")
+    refused = bench.deliverer.deliver(one, corrected)
+    assert isinstance(refused, DeadLetter)
+    assert refused.reason == "KeyReused"
+    sent = replayed(bench, one, letter(corrected))
+    body.fail = False
+    assert bench.deliverer.deliver(one, sent.delivery()) == Complete()
+
+
+def test_nothing_is_lost_between_the_steps(bench: Workbench) -> None:
+    """A replay whose sending fails leaves the dead letter, and can be made again in the same generation."""
+    one, body = failed(bench)
+    letters = Letters()
+    with pytest.raises(TransportError):
+        replay(ownership(bench), Sends(fails=True), one, letters, letter())
+    assert letters.removed == []
+    sent = replayed(bench, one)
+    assert row_of(bench, one).generation == 1
+    body.fail = False
+    assert bench.deliverer.deliver(one, sent.delivery()) == Complete()
+
+
+def test_a_lost_reply_reopens_once(bench: Workbench) -> None:
+    """When the table's answer to a replay is lost, the next try finds the claim open and adds no generation."""
+    one, _ = failed(bench)
+    boundary = Boundary()
+    own = ownership(bench, stores=boundary.around(bench.stores))
+    boundary.next("commit", Fault.LOST_REPLY)
+    with pytest.raises(StoreUnavailableError):
+        replay(own, Sends(), one, Letters(), letter())
+    letters = Letters()
+    replay(own, Sends(), one, letters, letter())
+    assert row_of(bench, one).generation == 1
+    assert len(letters.removed) == 1
+
+
+def test_a_race_with_another_operator_reopens_once(bench: Workbench) -> None:
+    """Two operators that replay at the same instant make one generation."""
+    one, _ = failed(bench)
+    boundary = Boundary()
+    boundary.meanwhile("commit", lambda: replayed(bench, one))
+    replay(ownership(bench, stores=boundary.around(bench.stores)), Sends(), one, Letters(), letter())
+    assert row_of(bench, one).generation == 1
+
+
+def test_an_old_replay_list_does_not_grow(bench: Workbench) -> None:
+    """The row remembers the last twenty replays."""
+    one, _ = failed(bench)
+    for _ in range(23):
+        sent = replayed(bench, one)
+        bench.deliverer.deliver(one, sent.delivery())
+    assert row_of(bench, one).generation == 23
+    assert len(row_of(bench, one).replays) == 20
+
+
+def test_a_view_has_the_claims_reason(bench: Workbench) -> None:
+    """What the host put aside without a reason is explained by the claim; what has one says it itself."""
+    one, _ = failed(bench)
+    native = view(ownership(bench), one, letter(reason="MaxDeliveryCountExceeded"))
+    assert native.key == KEY
+    assert native.description == "PermanentError: no such customer"
+    silent = view(ownership(bench), one, letter(reason=""))
+    assert (silent.reason, silent.description) == ("Failed", "PermanentError: no such customer")
+    told = view(ownership(bench), one, letter(reason="KeyReused"))
+    assert (told.reason, told.description) == ("KeyReused", "it says here")
+
+
+def test_a_view_of_a_message_without_a_claim(bench: Workbench) -> None:
+    """A dead letter without a key, or that nobody claimed, is shown with what the broker knows."""
+    bad = view(ownership(bench), handling(), letter(delivery(b"no json"), reason="NotJson"))
+    assert (bad.key, bad.row, bad.reason) == ("", None, "NotJson")
+    unseen = view(ownership(bench), handling(), letter(reason=""))
+    assert (unseen.key, unseen.row, unseen.reason) == (KEY, None, "MaxDeliveryCountExceeded")

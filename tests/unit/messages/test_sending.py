@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+import pytest
+from support.messages import KEY, handling
+
+from runonce.errors import InputError, PermanentError
+from runonce.messages.rows import LARGEST_OUTBOX, MessageRow, check_outbox
+from runonce.messages.sending import BATCH, follow_up, outgoing, send_all, send_outbox
+from runonce.testing import MemorySender
+from runonce.transports.copies import copy_of
+from runonce.transports.ids import LONGEST_ID
+from runonce.transports.protocols import Delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from runonce.transports.protocols import Outgoing
+
+ONE = handling()
+ROW = MessageRow("import_orders", "orders", "file-1")
+
+
+class Invoice(pydantic.BaseModel):
+    id: str
+    cents: int
+
+
+@pytest.mark.parametrize(
+    ("body", "data"),
+    [
+        (b'{"id":1}', b'{"id":1}'),
+        ('{"id":1}', b'{"id":1}'),
+        ({"id": "ü", "n": [1, 2]}, '{"id":"ü","n":[1,2]}'.encode()),
+        (Invoice(id="A", cents=5), b'{"id":"A","cents":5}'),
+    ],
+)
+def test_bodies(body: Any, data: bytes) -> None:
+    """Bytes and text are sent as they are, a model as its JSON, anything else as compact JSON."""
+    assert outgoing(ONE, body).body == data
+
+
+@pytest.mark.parametrize(
+    "body",
+    [object(), {"id": {1}}, float("nan"), {"id": "\ud800"}, '{"id":"\ud800"}', datetime(2026, 1, 1)],  # noqa: DTZ001
+)
+def test_what_cannot_be_sent_is_refused(body: Any) -> None:
+    """What is no JSON, or no text that can be encoded, is refused where it is sent."""
+    with pytest.raises(InputError, match=r"enqueue\(send_invoice\)"):
+        outgoing(ONE, body)
+
+
+def test_the_id_comes_from_the_key() -> None:
+    """The same message sent twice has the same id, which duplicate detection drops; another key has another."""
+    first, again = outgoing(ONE, {"id": KEY}), outgoing(ONE, {"id": KEY})
+    assert first.message_id == again.message_id == "invoices:A-17"
+    assert outgoing(ONE, {"id": "B"}).message_id != first.message_id
+    assert outgoing(handling(queue="others"), {"id": KEY}).message_id != first.message_id
+
+
+def test_an_id_may_be_given() -> None:
+    """A key of the caller's own is the id; without a key at all each message has a fresh one."""
+    assert outgoing(ONE, {"id": KEY}, key="mine").message_id == "mine"
+    free = handling(key=None)
+    assert outgoing(free, {}).message_id != outgoing(free, {}).message_id
+
+
+@pytest.mark.parametrize("key", ["x" * 500, "x" * 121, "x" * 128])
+def test_an_id_leaves_room_for_its_copies(key: str) -> None:
+    """A long key becomes a hash, so that the id and its copies' ids fit in what Service Bus takes."""
+    for message in (outgoing(ONE, {"id": key}), outgoing(ONE, {"id": "A"}, key=key)):
+        assert len(message.message_id) <= LONGEST_ID - 8
+    assert outgoing(ONE, {"id": key}).message_id != outgoing(ONE, {"id": key[:-1] + "y"}).message_id
+
+
+def test_a_message_without_its_key_is_refused_at_its_sender() -> None:
+    """A body that the handler would refuse is refused where it is sent."""
+    with pytest.raises(PermanentError, match="no field 'id'"):
+        outgoing(ONE, {"number": 7})
+
+
+def test_a_time_has_a_zone() -> None:
+    """A later time is kept in UTC, and one without a zone is refused."""
+    local = datetime(2026, 1, 1, 6, tzinfo=timezone(timedelta(hours=3)))
+    assert outgoing(ONE, {"id": 1}, at=local).at == datetime(2026, 1, 1, 3, tzinfo=UTC)
+    assert outgoing(ONE, {"id": 1}).at is None
+    with pytest.raises(InputError, match="no time zone"):
+        outgoing(ONE, {"id": 1}, at=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_many_go_in_batches() -> None:
+    """Many messages are sent in order, a hundred at a time."""
+    sizes: list[int] = []
+
+    class Sizes(MemorySender):
+        def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
+            sizes.append(len(messages))
+            super().send(entity, messages)
+
+    sender = Sizes()
+    send_all(sender, ONE, [outgoing(ONE, {"id": n}) for n in range(BATCH * 2 + 1)])
+    assert sizes == [BATCH, BATCH, 1]
+    assert [sent.json["id"] for sent in sender.sent] == list(range(BATCH * 2 + 1))
+    send_all(sender, ONE, [])
+    assert len(sizes) == 3
+
+
+def ids(*messages: Mapping[str, Any]) -> list[str]:
+    return [str(message["id"]) for message in messages]
+
+
+def test_a_follow_ups_id_comes_from_its_parent() -> None:
+    """A follow-up's id is the same in every attempt, and differs by parent, ordinal and replay."""
+    first = follow_up(ROW, 0, ONE, {"id": 1}, None)
+    again = follow_up(
+        MessageRow("import_orders", "orders", "file-1", attempt=3, epoch=9), 0, ONE, {"id": 1}, None
+    )
+    assert first == again
+    assert (first["to"], first["body"]) == ("invoices", '{"id":1}')
+    others = [
+        follow_up(ROW, 1, ONE, {"id": 1}, None),
+        follow_up(MessageRow("import_orders", "orders", "file-2"), 0, ONE, {"id": 1}, None),
+        follow_up(MessageRow("import_orders", "orders", "file-1", generation=1), 0, ONE, {"id": 1}, None),
+        follow_up(ROW, 0, ONE, {"id": 1}, "mine"),
+        follow_up(MessageRow("import_orders", "orders", "file-1", generation=1), 0, ONE, {"id": 1}, "mine"),
+    ]
+    assert len({*ids(first, *others)}) == 6
+    assert all(len(name) <= LONGEST_ID - 8 for name in ids(first, *others))
+    assert len(ids(follow_up(ROW, 0, ONE, {"id": 1}, "x" * 500))[0]) <= LONGEST_ID
+
+
+def test_a_follow_up_is_text() -> None:
+    """A follow-up that is not UTF-8 cannot be kept on the row, and is refused with the remedy."""
+    with pytest.raises(InputError, match="put the data in a blob"):
+        follow_up(ROW, 0, ONE, b"\xff", None)
+
+
+def test_an_outbox_has_a_limit() -> None:
+    """What a column can hold is counted in the units the table counts in."""
+    check_outbox("h", [{"to": "q", "id": "1", "body": "x" * (LARGEST_OUTBOX - 50)}])
+    for body in ("x" * LARGEST_OUTBOX, "🔑" * (LARGEST_OUTBOX // 2)):
+        with pytest.raises(InputError, match="30000"):
+            check_outbox("h", [{"to": "q", "id": "1", "body": body}])
+
+
+def test_an_outbox_is_sent_by_where_it_goes() -> None:
+    """Follow-ups go out grouped by queue, in order, with the message's correlation id."""
+    sends: list[tuple[str, list[Outgoing]]] = []
+
+    class Noting(MemorySender):
+        def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
+            sends.append((entity, list(messages)))
+
+    outbox = [{"to": to, "id": str(n), "body": str(n)} for n, to in enumerate(["a", "b", "a"])]
+    send_outbox(Noting(), outbox, "c-1")
+    assert [(to, [m.message_id for m in messages]) for to, messages in sends] == [
+        ("a", ["0", "2"]),
+        ("b", ["1"]),
+    ]
+    assert {m.correlation_id for _, messages in sends for m in messages} == {"c-1"}
+
+
+def test_a_copy_keeps_everything_but_its_id() -> None:
+    """The copy that comes again has the body, correlation and properties of its message, and knows its sender's id."""
+    came = Delivery(b"\xff", "m-1", 3, None, "c-1", {"kind": "x"})
+    copy = copy_of(ONE, came, 0.0)
+    assert (copy.body, copy.correlation_id, copy.properties, copy.at) == (b"\xff", "c-1", {"kind": "x"}, None)
+    assert (copy.message_id, copy.reschedules, copy.sent_as) == ("m-1~r1", 1, "m-1")
+    came_again = Delivery(copy.body, copy.message_id, reschedules=1, sent_as=copy.sent_as)
+    later = copy_of(ONE, came_again, 30.0)
+    assert (later.message_id, later.reschedules, later.sent_as) == ("m-1~r2", 2, "m-1")
+    assert later.at is not None
+    assert later.at > datetime.now(UTC) + timedelta(seconds=25)
+
+
+def test_a_copy_of_a_topics_message_is_for_one_subscription() -> None:
+    """A topic gives a copy to every subscription, so it says whom it is for."""
+    one = handling(queue=None, topic="orders", subscription="billing")
+    assert copy_of(one, Delivery(b"", "m-1"), 1.0).only_for == "billing"

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from runonce import Run, scheduled
+from runonce.runs.audit import audit, audit_job, line, log_heartbeat
+from runonce.runs.plan import schedule_text
+from runonce.runs.rows import JobRow, Pending
+
+NOW = datetime(2026, 11, 29, 12, 40, tzinfo=UTC)
+NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@scheduled("0 0 * * * *", name="hourly", max_runtime=3600)
+def hourly(run: Run) -> None:
+    """Runs every hour."""
+
+
+@scheduled("0 0 * * * *", name="endless", max_runtime=None)
+def endless(run: Run) -> None:
+    """Runs every hour, as long as it takes."""
+
+
+WELL = JobRow(
+    "hourly",
+    schedule=schedule_text(hourly),
+    watermark=NOON,
+    last_fire_time=NOON,
+    last_outcome="succeeded",
+    last_finished_at=NOON + timedelta(seconds=9),
+)
+
+
+def row(**changes: Any) -> JobRow:
+    return replace(WELL, **changes)
+
+
+def pending(why: Any, not_before: datetime, fire_time: datetime = NOON) -> JobRow:
+    return row(
+        pending={fire_time: Pending(why, not_before)},
+        last_fire_time=NOON - HOUR,
+        last_finished_at=NOON - HOUR,
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        (WELL, "well"),
+        (JobRow("hourly"), "new"),
+        (row(last_fire_time=None, last_finished_at=None), "new"),
+        (
+            row(paused_at=NOON - 9 * HOUR, last_fire_time=NOON - 9 * HOUR, last_finished_at=NOON - 9 * HOUR),
+            "paused",
+        ),
+        (pending("retrying", NOW + HOUR), "well"),
+        (pending("retrying", NOW - timedelta(minutes=14)), "well"),
+        (pending("retrying", NOW - timedelta(minutes=16)), "overdue"),
+        (pending("missed", NOW - timedelta(minutes=16)), "overdue"),
+        (pending("abandoned", NOW - timedelta(minutes=16)), "overdue"),
+        (replace(pending("running", NOW - timedelta(minutes=74)), running=NOON), "running"),
+        (replace(pending("running", NOW - timedelta(minutes=76)), running=NOON), "overdue"),
+        (row(watermark=NOON - HOUR, last_fire_time=NOON - HOUR, last_finished_at=NOON - HOUR), "overdue"),
+        (row(last_fire_time=NOON - HOUR, last_finished_at=NOON - HOUR), "overdue"),
+        (row(last_fire_time=NOON - 9 * HOUR), "well"),
+        (row(schedule="0 0 3 * * * UTC", watermark=NOON - 9 * HOUR, last_fire_time=NOON - 9 * HOUR), "well"),
+    ],
+    ids=[
+        "ran",
+        "no row yet",
+        "seen, never due",
+        "paused",
+        "retry to come",
+        "retry just due",
+        "retry forgotten",
+        "missed, not made up for",
+        "abandoned, not taken over",
+        "running within its limit",
+        "running beyond its limit",
+        "nobody looked after it",
+        "skipped by its misfire policy",
+        "an old fire time was run by hand just now",
+        "the schedule has changed",
+    ],
+)
+def test_how_a_job_stands(found: JobRow, state: str) -> None:
+    """A job is overdue when a fire time is neither done nor waiting for its time, and only then."""
+    audited = audit_job(hourly, found, NOW)
+    assert audited.state == state
+    assert bool(audited.overdue) == (state == "overdue")
+
+
+def test_a_job_without_a_limit_may_run_as_long_as_it_likes() -> None:
+    """A run of a job without max_runtime is never overdue."""
+    found = replace(
+        pending("running", NOW - 99 * HOUR), name="endless", running=NOON, schedule=schedule_text(endless)
+    )
+    assert audit_job(endless, found, NOW).state == "running"
+
+
+def test_every_job_is_listed_by_name() -> None:
+    """A job without a row is listed too: what has never run is what must be seen."""
+    assert [one.job for one in audit([hourly, endless], {"hourly": WELL}, NOW)] == ["endless", "hourly"]
+
+
+def test_the_line() -> None:
+    """The logged line has every figure as name=value, in the order in which the alert reads them."""
+    assert line(audit_job(hourly, WELL, NOW), "shop-production") == (
+        "runonce.runs.audit namespace=shop-production job=hourly state=well overdue=0 expected=2026-11-29T12:00:00Z "
+        "last=2026-11-29T12:00:00Z outcome=succeeded finished=2026-11-29T12:00:09Z"
+    )
+    assert line(audit_job(hourly, JobRow("hourly"), NOW), "n").endswith("last=- outcome=- finished=-")
+
+
+def said(
+    caplog: pytest.LogCaptureFixture, now: datetime, found: JobRow = WELL, interval: float = 60
+) -> list[str]:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "runonce.runs.audit"):
+        log_heartbeat([hourly], {"hourly": found}, now, namespace="n", interval=interval)
+    return [record.levelname for record in caplog.records]
+
+
+def test_a_sign_of_life_every_quarter_of_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    """Ticks up to two minutes apart log a job that is well in each quarter of an hour; ticks a minute apart, twice."""
+    start = datetime(2026, 11, 29, 12, 20, 0, 700_000, tzinfo=UTC)
+    found = row(paused_at=NOON)  # which is well, however long it has not run
+    for apart, least, most in ((60.4, 24, 26), (119.0, 12, 16)):
+        ticks = [start + timedelta(seconds=apart * n) for n in range(int(3 * 3600 / apart))]
+        assert least <= sum(len(said(caplog, tick, found)) for tick in ticks) <= most
+
+
+def test_what_is_overdue_is_said_at_every_tick(caplog: pytest.LogCaptureFixture) -> None:
+    """An overdue job is logged as a warning at every tick, until it is not."""
+    late = pending("missed", NOW - HOUR)
+    assert said(caplog, NOW.replace(minute=41), late) == ["WARNING"]
+    assert said(caplog, NOW.replace(minute=42), late) == ["WARNING"]
+    assert said(caplog, NOW.replace(minute=43)) == []

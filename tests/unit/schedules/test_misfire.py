@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from runonce.errors import ScheduleError
+from runonce.schedules.misfire import COUNT_LIMIT, Missed, missed
+from runonce.schedules.schedule import Schedule
+
+HOURLY = Schedule.parse("0 0 * * * *")
+MIDNIGHT = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+def hour(number: int) -> datetime:
+    return MIDNIGHT + timedelta(hours=number)
+
+
+def test_nothing_missed_is_nothing_to_do() -> None:
+    """A schedule that is up to date has nothing to run and nothing to skip."""
+    assert missed(HOURLY, hour(0), hour(1) - timedelta(seconds=1)) == Missed(())
+
+
+def test_latest_runs_only_the_newest() -> None:
+    """After five missed hours one run catches up, and the four older ones are reported."""
+    assert missed(HOURLY, hour(0), hour(5)) == Missed(
+        (hour(5),), skipped_count=4, skipped_first=hour(1), skipped_last=hour(4)
+    )
+
+
+def test_skip_runs_none() -> None:
+    """With "skip" all the missed ones are let go, and reported."""
+    assert missed(HOURLY, hour(0), hour(5), "skip") == Missed(
+        (), skipped_count=5, skipped_first=hour(1), skipped_last=hour(5)
+    )
+
+
+def test_all_runs_every_one_in_order() -> None:
+    """With "all" and room under the cap, each missed fire time is run, the oldest first."""
+    assert missed(HOURLY, hour(0), hour(3), "all", 3) == Missed((hour(1), hour(2), hour(3)))
+
+
+def test_all_keeps_to_its_cap() -> None:
+    """Beyond the cap the newest are run, in order, and the older ones let go."""
+    assert missed(HOURLY, hour(0), hour(5), "all", 2) == Missed(
+        (hour(4), hour(5)), skipped_count=3, skipped_first=hour(1), skipped_last=hour(3)
+    )
+
+
+@pytest.mark.parametrize(("extra", "at_least"), [(0, False), (1, True)])
+def test_the_count_is_exact_up_to_its_limit(extra: int, *, at_least: bool) -> None:
+    """Exactly as many skipped as can be counted is an exact count; one more is "at least"."""
+    every_second = Schedule.parse("* * * * * *")
+    until = MIDNIGHT + timedelta(seconds=COUNT_LIMIT + extra)
+    found = missed(every_second, MIDNIGHT, until, "skip")
+    assert (found.skipped_count, found.at_least) == (COUNT_LIMIT, at_least)
+    assert (found.skipped_first, found.skipped_last) == (MIDNIGHT + timedelta(seconds=1), until)
+
+
+def test_a_week_of_every_second_costs_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it was down, only the limit is walked; first and last are still exact."""
+    steps = 0
+    backwards = Schedule.newest_first
+
+    def counted(self: Schedule, after: datetime, until: datetime) -> Any:
+        nonlocal steps
+        for fire_time in backwards(self, after, until):
+            steps += 1
+            yield fire_time
+
+    monkeypatch.setattr(Schedule, "newest_first", counted)
+    until = MIDNIGHT + timedelta(days=7)
+    found = missed(Schedule.parse("* * * * * *"), MIDNIGHT, until, "all", 2)
+    assert steps == COUNT_LIMIT + 3
+    assert found == Missed(
+        (until - timedelta(seconds=1), until),
+        skipped_count=COUNT_LIMIT,
+        at_least=True,
+        skipped_first=MIDNIGHT + timedelta(seconds=1),
+        skipped_last=until - timedelta(seconds=2),
+    )
+
+
+@pytest.mark.parametrize("policy", ["", "newest", "Latest", None, 1])
+def test_an_unknown_policy_is_refused(policy: Any) -> None:
+    """A policy that does not exist is refused with the job, the value and the ones that do."""
+    with pytest.raises(ScheduleError, match=r"Job 'nightly'.*skip.*latest.*all") as refused:
+        missed(HOURLY, hour(0), hour(1), policy, job="nightly")
+    assert repr(policy) in str(refused.value)
+
+
+@pytest.mark.parametrize("cap", [0, -1, COUNT_LIMIT + 1, True, 2.5, "3", None])
+def test_a_cap_that_is_not_a_sensible_number_is_refused(cap: Any) -> None:
+    """A cap outside its range is refused with the job, the value and the range."""
+    with pytest.raises(ScheduleError, match=rf"Job 'nightly'.*Use 1 to {COUNT_LIMIT}") as refused:
+        missed(HOURLY, hour(0), hour(1), "all", cap, job="nightly")
+    assert repr(cap) in str(refused.value)
