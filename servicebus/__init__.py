@@ -5,6 +5,6 @@ What it does not do is listed in README.md; it has never been compared with Azur
 
 Modules, from the outside in: `launcher` and `__main__` start it, `server` runs it, `control` commands it;
 `connection`, `frames`, `links`, `transfers`, `requests`, `management`, `tokens` speak AMQP; `broker` knows
-the entities; `queue`, `topic`, `locks`, `duplicates`, `timers`, `store` are what messages live in; `message`
+the entities; `queue`, `relays`, `locks`, `duplicates`, `timers`, `store` are what messages live in; `message`
 and `values` are its bytes; `faults` makes the broker misbehave on request.
 """

@@ -9,7 +9,7 @@ import logging
 import sys
 from pathlib import Path
 
-from servicebus.entities import Queue, Topic
+from servicebus.entities import declared
 from servicebus.launcher import HINT, connection_string
 
 _DEFAULT_PORT = 5673
@@ -22,11 +22,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--queue", action="append", default=[], metavar="NAME[:SETTING=VALUE,…]",
-        help="settings: lock, max_delivery, dedup, ttl, dead_letter_expired; durations in seconds",
+        help="settings: lock, max_delivery, dedup, ttl, dead_letter_expired, quota, forward,"
+        " forward_dead_letters; durations in seconds, the quota in bytes",
     )  # fmt: skip
     parser.add_argument(
         "--topic", action="append", default=[], metavar="NAME:SUBSCRIPTION,…[,SETTING=VALUE,…]"
     )
+    parser.add_argument(
+        "--subscription", action="append", default=[],
+        metavar="TOPIC/NAME:SETTING=VALUE,…[,filter=SQL or JSON]",
+        help="a subscription of a --topic that needs more than a name; its filter comes last",
+    )  # fmt: skip
     parser.add_argument("--folder", type=Path, help="keep messages here; without it they live in memory")
     parser.add_argument(
         "--key", action="append", default=[], metavar="NAME=KEY", help="check tokens; without it, any passes"
@@ -40,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        entities: list[Queue | Topic] = [*map(Queue.parse, options.queue), *map(Topic.parse, options.topic)]
+        entities = declared(options.queue, options.topic, options.subscription)
         keys = dict(key.split("=", 1) for key in options.key)
     except ValueError as error:
         parser.error(str(error))

@@ -6,20 +6,22 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from servicebus.entities import Queue, Settings, Topic
+from servicebus import filters
+from servicebus.entities import Queue, Settings, Subscription, Topic
 from servicebus.faults import Faults
 from servicebus.queue import MessageQueue
+from servicebus.relays import Forwarder, MessageTopic
 from servicebus.store import Store
 from servicebus.timers import Timers
-from servicebus.topic import MessageTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from servicebus.connection import Connection
+    from servicebus.relays import Filter
 
-DEAD_LETTER = "/$deadletterqueue"
+DEAD_LETTER = "/$DeadLetterQueue"
 MAX_MESSAGE = 262_144
 """The largest message or batch taken in, bytes: the limit of Azure's Standard tier."""
 
@@ -44,26 +46,34 @@ class Broker:
         self.paused = False
         for entity in entities:
             if isinstance(entity, Queue):
-                self._add_queue(entity.name.lower(), entity)
+                self._add_queue(entity.name, entity)
             else:
                 self._add_topic(entity)
+        for each in self.entities.values():
+            if isinstance(each, Forwarder) and each.target not in self.entities:
+                raise ValueError(f"{each.path} forwards to {each.target!r}, which is not declared")
+        for each in self.entities.values():
+            each.load()
 
-    def _add_queue(self, name: str, settings: Settings) -> MessageQueue:
-        dead_letters = MessageQueue(self, name + DEAD_LETTER, Settings(lock=settings.lock))
-        queue = MessageQueue(self, name, settings, dead_letters)
-        for entity in (queue, dead_letters):
-            self._register(entity)
+    def _add_queue(self, path: str, settings: Settings) -> MessageQueue:
+        last = Settings(lock=settings.lock, forward=settings.forward_dead_letters)
+        dead_letters = self._queue(path + DEAD_LETTER, last, None)
+        queue = self._queue(path, settings, dead_letters)
+        self._register(queue)
+        self._register(dead_letters)
         return queue
 
+    def _queue(self, path: str, settings: Settings, dead_letters: MessageQueue | None) -> MessageQueue:
+        kind = Forwarder if settings.forward else MessageQueue
+        return kind(self, path, settings, dead_letters)
+
     def _add_topic(self, topic: Topic) -> None:
-        name = topic.name.lower()
-        settings = Settings(
-            lock=topic.lock, max_delivery=topic.max_delivery, dead_letter_expired=topic.dead_letter_expired
-        )
-        subscriptions = tuple(
-            self._add_queue(f"{name}/subscriptions/{each.lower()}", settings) for each in topic.subscriptions
-        )
-        self._register(MessageTopic(self, name, topic, subscriptions))
+        subscriptions: list[tuple[MessageQueue, Filter]] = []
+        for each in topic.subscriptions:
+            settings = (Subscription(each) if isinstance(each, str) else each).under(topic)
+            queue = self._add_queue(f"{topic.name}/Subscriptions/{settings.name}", settings)
+            subscriptions.append((queue, filters.compiled(settings.filter)))
+        self._register(MessageTopic(self, topic.name, topic, subscriptions))
 
     def _register(self, entity: MessageQueue) -> None:
         if entity.name in self.entities:

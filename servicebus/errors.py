@@ -33,3 +33,13 @@ def lock_lost() -> Refused:
 def not_found(text: str) -> Refused:
     """A message named by its sequence number is not there, or not in the state asked for."""
     return Refused("com.microsoft:message-not-found", text, 404)
+
+
+def quota_exceeded(path: str, size: int, quota: int) -> Refused:
+    """The entity is full; receiving goes on."""
+    return Refused(
+        "amqp:resource-limit-exceeded",
+        f"The maximum entity size has been reached or exceeded for '{path}'. Size of entity in bytes:{size},"
+        f" Max entity size in bytes: {quota}.",
+        403,
+    )

@@ -19,13 +19,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from servicebus.entities import Queue, Topic
+from servicebus.entities import Queue, Subscription, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-__all__ = ["HINT", "Broker", "Queue", "Topic", "available", "connection_string", "start"]
+__all__ = ["HINT", "Broker", "Queue", "Subscription", "Topic", "available", "connection_string", "start"]
 
 HINT = (
     "The local Service Bus broker needs Qpid Proton, which is built from source: install a C compiler"

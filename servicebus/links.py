@@ -15,7 +15,7 @@ from servicebus.broker import MAX_MESSAGE
 from servicebus.conditions import condition
 from servicebus.errors import Refused
 from servicebus.message import BATCH_FORMAT, unbatch
-from servicebus.topic import MessageTopic
+from servicebus.relays import Relay
 
 if TYPE_CHECKING:
     from servicebus.broker import Broker
@@ -163,8 +163,8 @@ class Links:
             link.flow(_CREDIT)
 
     def _receiver(self, link: proton.Sender, queue: MessageQueue) -> Receiver:
-        if isinstance(queue, MessageTopic):
-            raise Refused("amqp:not-allowed", f"{queue.name} is a topic: receive from a subscription.")
+        if isinstance(queue, Relay):
+            raise Refused("amqp:not-allowed", queue.no_receivers)
         if _asks_for_session(link):
             raise Refused("amqp:not-implemented", "This local broker has no sessions.")
         return Receiver(

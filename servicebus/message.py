@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from servicebus import values
 
@@ -22,6 +22,10 @@ _ENQUEUED = values.symbol("x-opt-enqueued-time")
 _LOCKED_UNTIL = values.symbol("x-opt-locked-until")
 _SCHEDULED = values.symbol("x-opt-scheduled-enqueue-time")
 _STATE = values.symbol("x-opt-message-state")
+_DEAD_LETTER_SOURCE = values.symbol("x-opt-deadletter-source")
+_FIRST_NUMBER = values.symbol("x-opt-enqueue-sequence-number")
+_OWN = (_SEQUENCE_NUMBER, _ENQUEUED, _LOCKED_UNTIL, _STATE, _DEAD_LETTER_SOURCE, _FIRST_NUMBER)
+_TTL = 2  # place in the header
 _REASON = values.string("DeadLetterReason")
 _DESCRIPTION = values.string("DeadLetterErrorDescription")
 
@@ -51,6 +55,19 @@ class Message:
     due: float = 0.0
     expires: float | None = None
     lock: Lock | None = None
+    hops: int = 0
+    """How many entities have forwarded it."""
+
+    @classmethod
+    def sent(cls, raw: bytes) -> Self:
+        """Read what a client sends, without what only the broker says of a message.
+
+        ValueError or IndexError when it is none.
+        """
+        message = cls.parse(raw)
+        for name in _OWN:
+            message.annotations.pop(name, None)
+        return message
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
@@ -81,8 +98,34 @@ class Message:
     @property
     def time_to_live(self) -> float | None:
         """The sender's limit in seconds, or None."""
-        ttl = self.header[2] if len(self.header) > 2 else values.NULL  # noqa: PLR2004 - the header's third field
+        ttl = self.header[_TTL] if len(self.header) > _TTL else values.NULL
         return None if ttl == values.NULL else values.integer(ttl) / 1000
+
+    @property
+    def size(self) -> int:
+        """What it takes of a quota, in bytes."""
+        return len(self.properties) + len(self.application) + len(self.body)
+
+    def live(self, seconds: float) -> None:
+        """Set the time to live that holds here, which is what receivers see."""
+        self.header = [*(self.header + [values.NULL] * 3)[:_TTL], values.uint32(int(1000 * seconds))]
+
+    def property_fields(self) -> list[Raw]:
+        """The fields of AMQP's properties, those at the end may be missing."""
+        return values.elements(self.properties[3:]) if self.properties else []
+
+    def application_properties(self) -> dict[str, Any]:
+        """The sender's own properties."""
+        if not self.application:
+            return {}
+        return {
+            values.decode(key): values.decode(raw) for key, raw in values.map_of(self.application[3:]).items()
+        }
+
+    def copy(self) -> Message:
+        """The same message for another queue, where its deliveries count from nought."""
+        first = {_FIRST_NUMBER: values.long(self.sequence_number)}
+        return replace(self, annotations=first | self.annotations, header=list(self.header), delivery_count=0)
 
     def encode(self, locked_until: float | None = None, *, with_state: bool = False) -> bytes:
         """The message as a receiver gets it."""
@@ -106,8 +149,10 @@ class Message:
             )
         )
 
-    def explain(self, reason: str | None, description: str | None) -> None:
-        """Note why the message is dead, where clients look for it; it is an ordinary message from here on."""
+    def explain(self, source: str, reason: str | None, description: str | None) -> None:
+        """Note where and why the message died, as clients look for it; it is an ordinary message from here on."""
+        self.annotations[_DEAD_LETTER_SOURCE] = values.string(source)
+        self.annotations.setdefault(_FIRST_NUMBER, values.long(self.sequence_number))
         properties = values.map_of(self.application[3:]) if self.application else {}
         for key, text in ((_REASON, reason), (_DESCRIPTION, description)):
             if text is not None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from servicebus.duplicates import SeenIds
-from servicebus.errors import Dropped, Refused, Silenced, not_found
+from servicebus.errors import Dropped, Refused, Silenced, not_found, quota_exceeded
 from servicebus.locks import Lock, LockTable
 from servicebus.message import Message, State
 from servicebus.timers import now
@@ -60,9 +60,10 @@ class MessageQueue:
     """One queue, its locks and its receivers."""
 
     def __init__(
-        self, broker: Broker, name: str, settings: Settings, dead_letters: MessageQueue | None = None
+        self, broker: Broker, path: str, settings: Settings, dead_letters: MessageQueue | None = None
     ) -> None:
-        self.name = name
+        self.path = path
+        self.name = name = path.lower()
         self.dead_letters = dead_letters
         self._broker = broker
         self._settings = settings
@@ -73,7 +74,10 @@ class MessageQueue:
         self._consumers: deque[Consumer] = deque()
         self._dispatching = False
         self._next_number = self._reserved = broker.store.reserved(name)
-        for message in broker.store.messages(name):
+
+    def load(self) -> None:
+        """Take up what an earlier broker left, once every entity is there."""
+        for message in self._broker.store.messages(self.name):
             self._messages[message.sequence_number] = message
             self._place(message)
 
@@ -87,12 +91,25 @@ class MessageQueue:
             "locked": len(self._locks),
         }
 
+    @property
+    def size(self) -> int:
+        """What it takes of its quota, dead letters included, in bytes."""
+        dead = self.dead_letters.size if self.dead_letters else 0
+        return dead + sum(message.size for message in self._messages.values())
+
     # What senders ask for
 
     def publish(self, encoded: Iterable[bytes]) -> list[int]:
         """Take messages in, all or (if one cannot be read) none; a duplicate's number is 0."""
-        messages = [Message.parse(raw) for raw in encoded]
+        messages = [Message.sent(raw) for raw in encoded]
+        self.check_room(messages)
         return [0 if self._seen.again(m.message_id) else self._accept(m) for m in messages]
+
+    def check_room(self, messages: Iterable[Message]) -> None:
+        """Refuse messages that its quota has no room for."""
+        quota = self._settings.quota
+        if quota and (size := self.size) + sum(message.size for message in messages) > quota:
+            raise quota_exceeded(self.path, size, quota)
 
     def cancel(self, numbers: Iterable[int]) -> None:
         """Remove scheduled messages, all or none."""
@@ -169,9 +186,17 @@ class MessageQueue:
             message.state, message.due = State.SCHEDULED, message.scheduled_for
         message.enqueued = moment
         lifetime = min(filter(None, (message.time_to_live, self._settings.ttl)), default=None)
-        message.expires = max(moment, message.due) + lifetime if lifetime else None
+        message.expires = None
+        if lifetime:
+            message.live(lifetime)
+            message.expires = max(moment, message.due) + lifetime
         self.keep(message)
         return message.sequence_number
+
+    def arrive(self, message: Message) -> None:
+        """Take in a copy that another entity passes on."""
+        if not self._seen.again(message.message_id):
+            self._accept(message)
 
     def keep(self, message: Message) -> None:
         """Number a message and store it as it is."""
@@ -193,7 +218,7 @@ class MessageQueue:
                 self._broker.timers.at(message.expires, partial(self._expire, message))
 
     def _make_ready(self, message: Message) -> None:
-        """Let the message be delivered; a topic does something else here."""
+        """Let the message be delivered; a relay does something else here."""
         heapq.heappush(self._ready, message.sequence_number)
         self._dispatch_soon()
 
@@ -210,7 +235,7 @@ class MessageQueue:
         if not here or message.lock or message.state is not State.ACTIVE:
             return  # a locked message gets its turn when the lock ends: see _take
         if self._settings.dead_letter_expired and self.dead_letters:
-            self._bury(message, "TTLExpiredException", "The message's time to live is over.")
+            self._bury(message, "TTLExpiredException", "The message expired and was dead lettered.")
         else:
             self._remove(message)
 
@@ -222,7 +247,7 @@ class MessageQueue:
         """Move to the dead-letter queue; in that queue itself, to its end."""
         with self._broker.store.transaction():
             self._remove(message)
-            message.explain(reason, description)
+            message.explain(self.path, reason, description)
             (self.dead_letters or self).keep(message)
 
     def _give_back(self, lock: Lock, *, counted: bool) -> None:
@@ -231,7 +256,7 @@ class MessageQueue:
         self._locks.free(lock)
         message.delivery_count += counted
         if counted and self.dead_letters and message.delivery_count >= self._settings.max_delivery:
-            text = f"The message was delivered {message.delivery_count} times and never completed."
+            text = f"Message could not be consumed after {message.delivery_count} delivery attempts."
             self._bury(message, "MaxDeliveryCountExceeded", text)
             return
         if counted:

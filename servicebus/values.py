@@ -7,6 +7,11 @@ bytes and only those that matter are decoded. Codes are those of the AMQP 1.0 ty
 from __future__ import annotations
 
 import struct
+import uuid
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Raw = bytes
 """One encoded value, constructor included."""
@@ -120,3 +125,25 @@ def int32(number: int) -> Raw:
 def uint32(number: int) -> Raw:
     """An unsigned 32-bit integer."""
     return b"\x70" + struct.pack(">I", number)
+
+
+def decode(raw: Raw) -> Any:
+    """A simple value as Python has it: what a filter compares. Of other kinds, its encoded form."""
+    known = _DECODERS.get(raw[0])
+    return known(raw) if known else raw
+
+
+_DECODERS: dict[int, Callable[[Raw], Any]] = (
+    dict.fromkeys((*_ZERO, 0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x60, 0x61, 0x70, 0x71, 0x80, 0x81), integer)
+    | dict.fromkeys((0xA1, 0xA3), lambda raw: raw[2:].decode())
+    | dict.fromkeys((0xB1, 0xB3), lambda raw: raw[5:].decode())
+    | {
+        0x40: lambda _: None,
+        0x41: lambda _: True,
+        0x42: lambda _: False,
+        0x56: lambda raw: raw[1] == 1,
+        0x72: lambda raw: struct.unpack(">f", raw[1:])[0],
+        0x82: lambda raw: struct.unpack(">d", raw[1:])[0],
+        0x98: lambda raw: uuid.UUID(bytes=raw[1:]),
+    }
+)

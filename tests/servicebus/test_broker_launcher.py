@@ -97,14 +97,18 @@ def test_the_command_line_serves_queues_and_topics() -> None:
     """`python -m servicebus` prints how to connect, serves what it was told to, and ends on SIGTERM."""
     command = [
         sys.executable, "-m", "servicebus", "--port", "0",
-        "--queue", "invoices:lock=30,max_delivery=10,dedup=600", "--topic", "orders:billing,shipping,lock=5",
+        "--queue", "invoices:lock=30,max_delivery=10,dedup=600", "--topic", "orders:shipping,lock=5",
+        "--queue", "orders.billing",
+        "--subscription", "orders/billing:forward=orders.billing,filter=sys.Label = 'paid' AND total IN (1, 2)",
     ]  # fmt: skip
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert "Stop with Ctrl-C" in process.stdout.readline()
         with Bus(process.stdout.readline().strip()) as bus:
             bus.sender("invoices").send_messages(ServiceBusMessage("x"))
-            bus.sender("orders").send_messages(ServiceBusMessage("y"))
-            assert bus.drain("orders/shipping") == ["y"]
+            paid = ServiceBusMessage("y", subject="paid", application_properties={"total": 2})
+            bus.sender("orders").send_messages([ServiceBusMessage("x", subject="paid"), paid])
+            assert bus.drain("orders/shipping", count=2) == ["x", "y"]
+            assert bus.drain("orders.billing") == ["y"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 0
 
@@ -115,13 +119,23 @@ def test_the_command_line_serves_queues_and_topics() -> None:
         ([], "declare at least one"),
         (
             ["--queue", "q:lok=3"],
-            "no setting 'lok'; there are lock, max_delivery, dedup, ttl, dead_letter_expired",
+            "no setting 'lok'; there are lock, max_delivery, dedup, ttl, dead_letter_expired, quota, forward",
         ),
         (["--queue", "q:lock=long"], "lock=long is not a float"),
         (["--queue", "q:lock=0"], "a lock must last longer than 0 s"),
         (["--queue", "q:sub"], "'sub' is not a setting"),
         (["--topic", "a b:sub"], "'a b' is not an entity name"),
         (["--queue", "q", "--queue", "Q"], "q is declared twice"),
+        (["--queue", "q:forward=there"], "q forwards to 'there', which is not declared"),
+        (["--topic", "t:forward=q"], "a topic cannot forward, its subscriptions can"),
+        (["--topic", "t:s", "--subscription", "t/S:lock=5"], "t/subscriptions/s is declared twice"),
+        (
+            ["--queue", "q", "--subscription", "t/s:lock=5"],
+            "there is no topic 't'; declare it with --topic t",
+        ),
+        (["--topic", "t", "--subscription", "t/s:dedup=5"], "dedup and quota are settings of the topic"),
+        (["--topic", "t", "--subscription", "t/s:filter=a ="], "filter 'a =', character 4"),
+        (["--topic", "t", "--subscription", 't/s:filter={"a"'], "the correlation filter is not JSON"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(arguments: list[str], problem: str) -> None:

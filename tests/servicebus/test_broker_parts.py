@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servicebus import launcher, values
-from servicebus.entities import Queue, Topic
+from servicebus.entities import Queue, Subscription, Topic, declared
 from servicebus.frames import FrameReader
 from servicebus.message import BATCH_FORMAT, Message, unbatch
 from tests.support import service_bus
@@ -20,7 +20,15 @@ settings = {
     "dedup": st.sampled_from([0.0, 600.0]),
     "ttl": st.sampled_from([0.0, 3600.0]),
     "dead_letter_expired": st.booleans(),
+    "quota": st.sampled_from([0, 4096]),
+    "forward": st.sampled_from(["", "orders.billing"]),
+    "forward_dead_letters": st.sampled_from(["", "dead"]),
 }
+topic_settings = {name: chosen for name, chosen in settings.items() if name != "forward"}
+subscription_settings = {name: chosen for name, chosen in settings.items() if name not in ("dedup", "quota")}
+wanted = st.sampled_from(
+    ["", "total > 5", "sys.Label IN ('a', 'b=c')", {"subject": "x", "properties": {"a": 1}}]
+)
 
 
 @given(st.fixed_dictionaries(settings))
@@ -30,11 +38,27 @@ def test_a_queue_survives_its_command_line(chosen: dict[str, Any]) -> None:
     assert Queue.parse(queue.arguments[1]) == queue
 
 
-@given(st.fixed_dictionaries(settings), st.lists(st.sampled_from(["billing", "shipping"]), unique=True))
+@given(st.fixed_dictionaries(topic_settings), st.lists(st.sampled_from(["billing", "shipping"]), unique=True))
 def test_a_topic_survives_its_command_line(chosen: dict[str, Any], subscriptions: list[str]) -> None:
     """Parsing a topic's own arguments gives the same topic."""
     topic = Topic("orders", tuple(subscriptions), **chosen)
     assert Topic.parse(topic.arguments[1]) == topic
+
+
+@given(st.fixed_dictionaries(subscription_settings), wanted)
+def test_a_subscription_survives_its_command_line(chosen: dict[str, Any], wanted: Any) -> None:
+    """Parsing the arguments of a topic and its subscription gives the same topic, filter and all."""
+    topic = Topic("orders", ("shipping", Subscription("billing", filter=wanted, **chosen)), lock=5)
+    _, of_topic, _, of_subscription = topic.arguments
+    assert declared([], [of_topic], [of_subscription]) == [topic]
+
+
+def test_a_subscription_takes_from_its_topic_what_it_does_not_set() -> None:
+    """Lock, deliveries and the fate of expired messages are the topic's unless the subscription says otherwise."""
+    topic = Topic("orders", lock=5, max_delivery=3, dead_letter_expired=True, ttl=60, dedup=600)
+    settings = Subscription("billing", max_delivery=7).under(topic)
+    assert (settings.lock, settings.max_delivery, settings.dead_letter_expired) == (5, 7, True)
+    assert (settings.ttl, settings.dedup) == (0, 0)
 
 
 @given(st.text(max_size=400))
