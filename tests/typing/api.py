@@ -1,0 +1,187 @@
+"""The public API as a type checker sees it: strict mypy must accept all of this, and each ignore must be needed.
+
+A line that ends in `type: ignore[…]` is a mistake that the hints are there to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_type
+
+from runonce import (
+    AlreadyRecordedError,
+    Fenced,
+    HostStopping,
+    InputError,
+    LeaseLost,
+    Message,
+    PermanentError,
+    Run,
+    RunInterrupted,
+    RunonceError,
+    TimeLimitExceeded,
+    effects,
+    enqueue,
+    enqueue_many,
+    handler,
+    scheduled,
+)
+from runonce.hosts.functions import build
+from runonce.testing import (
+    Complete,
+    DeadLetter,
+    ManualClock,
+    MemorySender,
+    Reschedule,
+    Sent,
+    Settlement,
+    Workbench,
+)
+
+if TYPE_CHECKING:
+    import azure.functions as func
+
+# -- scheduled jobs ---------------------------------------------------------------------------------------------
+
+
+@scheduled(
+    "0 0 3 * * *", time_zone="Europe/Istanbul", misfire="all", retries=3, max_runtime=timedelta(hours=1)
+)
+def nightly(run: Run) -> None:
+    """Everything a run offers."""
+    assert_type(run.fire_time, datetime)
+    assert_type(run.attempt, int)
+    assert_type(run.idempotency_key, str)
+    assert_type(run.fencing_token, int)
+    assert_type(run.stopping, bool)
+    assert_type(run.remaining(), float)
+    for batch in run.batches([("a", 1)], size=1):
+        assert_type(batch, list[tuple[str, int]])
+    run.ledger.record("key", text="x", number=1, flag=True)
+    run.ledger.record(1)  # type: ignore[arg-type]
+    run.ledger.record("key", value=object())  # type: ignore[arg-type]
+    assert_type(run.ledger.keys(), set[str])
+    run.checkpoint.save({"position": 1})
+    run.checkpoint.load()
+    assert_type(run.blobs.read("a"), bytes)
+    assert_type(run.blobs.read_text("a"), str)
+    assert_type(run.blobs.names(), list[str])
+    run.blobs.write("a", b"bytes")
+    run.blobs.write("a", "text")
+    run.blobs.write("a", 1)  # type: ignore[arg-type]
+    run.log.info("done")
+
+
+@scheduled("0 0 3 * * *")
+async def nightly_async(run: Run) -> None:
+    """An async job."""
+    async for batch in run.batches(range(3), size=1):
+        assert_type(batch, list[int])
+
+
+@scheduled("0 0 3 * * *", misfire="sometimes")  # type: ignore[arg-type]
+def wrong_choice(run: Run) -> None: ...
+
+
+@scheduled("0 0 3 * * *")  # type: ignore[arg-type]
+def wrong_parameter(run: int) -> None: ...
+
+
+scheduled("0 0 3 * * *", retry=3)  # type: ignore[call-arg]
+
+
+# -- handlers ---------------------------------------------------------------------------------------------------
+
+
+def by_order(message: Message) -> str:
+    """A key function."""
+    return message.text
+
+
+@handler(
+    queue="orders",
+    key=by_order,
+    retries=1,
+    lock="tenant:{tenant}",
+    on_abandoned="hold",
+    reconcile=lambda _: None,
+)
+def place_order(message: Message) -> str:
+    """Everything a message offers."""
+    assert_type(message.body, bytes)
+    assert_type(message.text, str)
+    assert_type(message.json, Any)
+    assert_type(message.key, str)
+    assert_type(message.message_id, str)
+    assert_type(message.attempt, int)
+    assert_type(message.delivery_count, int)
+    assert_type(message.enqueued_at, datetime | None)
+    assert_type(message.idempotency_key, str)
+    assert_type(message.fencing_token, int)
+    assert_type(message.stopping, bool)
+    for batch in message.batches("ab", size=1):
+        assert_type(batch, list[str])
+    message.enqueue(place_order, {"id": 1})
+    message.commit({"row": {"text": "x", "number": 1, "flag": True}})
+    message.commit({"row": {"text": object()}})  # type: ignore[dict-item]
+    message.commit(["row"])  # type: ignore[arg-type]
+    return "kept"
+
+
+@handler(topic="orders", subscription="billing", key="id")
+async def bill(message: Message) -> None:
+    """An async handler of a topic."""
+
+
+handler(queue="orders", on_abandoned="never")  # type: ignore[arg-type]
+handler("orders")  # type: ignore[call-arg]
+
+
+# -- programs ---------------------------------------------------------------------------------------------------
+
+
+def send() -> None:
+    """What a program beside the hosts does."""
+    assert_type(enqueue(place_order, {"id": 1}, at=datetime(2026, 1, 1, tzinfo=UTC)), str)
+    assert_type(enqueue_many(place_order, [{"id": 1}]), list[str])
+    enqueue("place_order", {"id": 1})  # type: ignore[arg-type]
+    enqueue(nightly, {"id": 1})  # type: ignore[arg-type]
+    assert_type(effects(place_order), Iterator[dict[str, str | int | float | bool]])
+
+
+def app() -> func.FunctionApp:
+    """function_app.py."""
+    return build(Path())
+
+
+def stop(error: RunonceError) -> bool:
+    """Which errors ask a run to end."""
+    kinds: tuple[type[RunInterrupted], ...] = (LeaseLost, Fenced, HostStopping, TimeLimitExceeded)
+    others: tuple[type[RunonceError], ...] = (PermanentError, InputError, AlreadyRecordedError)
+    return isinstance(error, kinds) and not isinstance(error, others)
+
+
+# -- tests ------------------------------------------------------------------------------------------------------
+
+
+def bench() -> None:
+    """What a test of a job and of a handler does."""
+    made = Workbench(nightly, nightly_async, clock=ManualClock())
+    made.put("orders.csv", "1001,TR\n")
+    result = made.run(nightly, at="2026-11-29T03:00:00Z")
+    assert_type(result.attempt, int)
+    assert_type(result.reason, str)
+    assert_type(result.ran, bool)
+    assert_type(result.error, BaseException | None)
+    made.run(nightly, at=datetime(2026, 1, 1, tzinfo=UTC))
+    made.run(place_order, at="2026-11-29T03:00:00Z")  # type: ignore[arg-type]
+    settlement = made.deliver(place_order, {"id": 1}, delivery_count=2)
+    assert_type(settlement, Settlement)
+    assert_type(settlement, Complete | Reschedule | DeadLetter)
+    assert_type(made.sender, MemorySender)
+    made.deliver(nightly, {"id": 1})  # type: ignore[arg-type]
+    assert_type(made.sent, list[Sent])
+    assert_type(made.blobs(), dict[str, bytes])
+    made.clock.advance(60)
