@@ -18,6 +18,7 @@ from .invocation import (
     PendingInvocation,
     WorkerExitedError,
 )
+from .live import LiveHost
 from .metadata import Function, InvalidMetadataError, validate
 from .times import Times
 from .triggers import AmqpValue, Trigger, queue, servicebus, timer
@@ -29,6 +30,7 @@ __all__ = [
     "FunctionsHost",
     "InvalidMetadataError",
     "Invocation",
+    "LiveHost",
     "Log",
     "NoResponseError",
     "PendingInvocation",

@@ -16,7 +16,7 @@ _MACHINE = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ")
 
 
 def worker_environment(app_dir: Path, env: Mapping[str, str], port: HttpPort) -> dict[str, str]:
-    """The worker's environment: what the host sets, what belongs to the machine, and the app's settings."""
+    """The worker's environment: what the host sets, and the settings."""
     return {
         "AZURE_FUNCTIONS_ENVIRONMENT": "Development",
         "AzureWebJobsScriptRoot": str(app_dir),
@@ -25,9 +25,13 @@ def worker_environment(app_dir: Path, env: Mapping[str, str], port: HttpPort) ->
         "FUNCTIONS_WORKER_RUNTIME_VERSION": "3.13",
         "PYTHON_THREADPOOL_THREAD_COUNT": "1000",
         **port.settings,
-        **{name: os.environ[name] for name in _MACHINE if name in os.environ},
         **env,
     }
+
+
+def machine_environment() -> dict[str, str]:
+    """What of this process's environment the app sees."""
+    return {name: os.environ[name] for name in _MACHINE if name in os.environ}
 
 
 class FunctionsHost(WorkerProcess):
@@ -47,7 +51,9 @@ class FunctionsHost(WorkerProcess):
         start_timeout: float = 60,
     ) -> None:
         self.port, self._times = HttpPort(), times or Times()
-        settings = worker_environment(Path(app_dir).resolve(), env or {}, self.port)
+        settings = worker_environment(
+            Path(app_dir).resolve(), machine_environment() | dict(env or {}), self.port
+        )
         super().__init__(app_dir, settings, placeholder=placeholder, start_timeout=start_timeout)
 
     def _accepted(self, functions: list[Function]) -> dict[str, Function]:

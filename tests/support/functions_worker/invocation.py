@@ -91,7 +91,7 @@ class PendingInvocation:
         """The user's log lines of this invocation so far."""
         return [log for log in self._worker.logs if log.invocation_id == self.id and not log.system]
 
-    def wait(self, timeout: float = 30) -> Invocation:
+    def wait(self, timeout: float | None = 30) -> Invocation:
         """Waits for the response; raises `WorkerExitedError` as soon as the worker is gone.
 
         A message that cannot be bound is a failed invocation whose function was never called.

@@ -43,22 +43,33 @@ def parse(results: Iterable[Any]) -> list[Function]:
     ]
 
 
+def accept(functions: Iterable[Function]) -> tuple[dict[str, Function], list[str]]:
+    """The functions the host starts, by name, and why it leaves out the others."""
+    functions, accepted, problems = list(functions), {}, []
+    used = Counter(function.name.lower() for function in functions)
+    for function in functions:
+        own = list(_problems(function))
+        if used[function.name.lower()] > 1:
+            count = used[function.name.lower()]
+            own.append(
+                f"function name {function.name.lower()!r} is used {count} times (the host ignores case)"
+            )
+        if not own:
+            accepted[function.name] = function
+        problems += own
+    return accepted, list(dict.fromkeys(problems))
+
+
 def validate(functions: Iterable[Function]) -> dict[str, Function]:
     """Returns the functions by name, or raises with every reason the host would give.
 
     The host drops an invalid function and starts the others; here that is an error, since a job nobody runs
     is what a test wants to see.
     """
-    functions = list(functions)
-    problems = [problem for function in functions for problem in _problems(function)]
-    problems += [
-        f"function name {name!r} is used {count} times (the host ignores case)"
-        for name, count in Counter(function.name.lower() for function in functions).items()
-        if count > 1
-    ]
+    accepted, problems = accept(functions)
     if problems:
         raise InvalidMetadataError("; ".join(problems))
-    return {function.name: function for function in functions}
+    return accepted
 
 
 def _problems(function: Function) -> Iterable[str]:

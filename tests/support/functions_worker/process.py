@@ -61,7 +61,8 @@ class WorkerProcess:
         self._outgoing: queue.SimpleQueue = queue.SimpleQueue()
         self._stream_ended = threading.Event()
         self._process: subprocess.Popen | None = None
-        self._hangs = False
+        self.hangs = False
+        """Killed without those who wait for it being told."""
 
     def __enter__(self) -> Self:
         python = worker_python()
@@ -164,7 +165,7 @@ class WorkerProcess:
 
     def kill(self, *, hangs: bool = False) -> None:
         """SIGKILL: nothing in the worker runs any more. With `hangs` nobody who waits is told."""
-        self._hangs = hangs
+        self.hangs = hangs
         self._process.send_signal(signal.SIGKILL)
 
     def interrupt(self) -> None:
@@ -175,7 +176,7 @@ class WorkerProcess:
         """SIGTERM, as the platform sends it when it takes the instance away."""
         self._process.send_signal(signal.SIGTERM)
 
-    def wait(self, timeout: float = 10) -> int:
+    def wait(self, timeout: float | None = 10) -> int:
         """Waits for the worker's end; returns its exit code, minus the number of a signal that ended it."""
         return self._process.wait(timeout)
 
@@ -197,7 +198,7 @@ class WorkerProcess:
         self._outgoing.put(PROTOCOL.StreamingMessage(request_id=request_id, **content))
         return answer
 
-    def receive(self, answer: Future, what: str, timeout: float) -> Any:
+    def receive(self, answer: Future, what: str, timeout: float | None) -> Any:
         """Waits for an answer."""
         try:
             return answer.result(timeout)
@@ -210,7 +211,7 @@ class WorkerProcess:
             if not self._news.wait_for(condition, timeout):
                 raise NoResponseError(self._nothing(what, timeout))
 
-    def _nothing(self, what: str, timeout: float) -> str:
+    def _nothing(self, what: str, timeout: float | None) -> str:
         return f"{what}: nothing within {timeout} s; the worker wrote:\n{self.output}"
 
     def _ask(self, what: str, **content: Any) -> Any:
@@ -260,14 +261,22 @@ class WorkerProcess:
             self._heard(self.console[-1])
 
     def _watch(self) -> None:
-        code = self._process.wait()
+        self._process.wait()
         # What the worker had sent before it ended still counts: a response may overtake the exit code.
         self._stream_ended.wait(timeout=2)
         self._reader.join(timeout=2)
+        if self.hangs:
+            with self._news:
+                self._news.notify_all()
+        else:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Tell those who wait for the worker that it is gone."""
         with self._news:
             lost, self._answers = self._answers, {}
-            for answer in () if self._hangs else lost.values():
-                answer.set_exception(WorkerExitedError(code, self.output))
+            for answer in lost.values():
+                answer.set_exception(WorkerExitedError(self._process.returncode, self.output))
             self._news.notify_all()
 
 

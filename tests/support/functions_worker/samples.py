@@ -1,7 +1,10 @@
 """Function apps of a few lines, with nothing but the SDK: what the tests of the double run."""
 
 import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 PREAMBLE = """
     import json, logging, os, signal, sys, threading, time
@@ -65,3 +68,12 @@ def write_app(directory: Path, source: str, host_json: str = '{"version": "2.0"}
     (directory / "function_app.py").write_text(textwrap.dedent(PREAMBLE) + textwrap.dedent(source))
     (directory / "host.json").write_text(host_json)
     return directory
+
+
+def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
+    """What the condition returns as soon as it is true; for what only a look at storage can tell."""
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.05)
+    return found

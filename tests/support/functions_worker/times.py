@@ -15,8 +15,6 @@ class Times:
     """Until each further worker of FUNCTIONS_WORKER_PROCESS_COUNT."""
     timeout_kill: float = 2.0
     """From the report of a functionTimeout to the worker's SIGKILL."""
-    restart_kill: float = 6.0
-    """The longest an old worker lives after a restart of the host."""
     storage_patience: float = 25.0
     """Without storage for this long the host ends."""
     hidden: float = 600.0

@@ -128,7 +128,7 @@ def servicebus(
     message_id: str | None = "m-1",
     delivery_count: int = 1,
     sequence_number: int = 42,
-    properties: Mapping[Any, Any] | None = None,
+    properties: Mapping[str, Any] | None = None,
     enqueued: dt.datetime = NOON,
     expires: dt.datetime = NOON + dt.timedelta(days=14),
     lock_token: str = "0d5f3c1e-7f43-4b8e-8d55-000000000001",

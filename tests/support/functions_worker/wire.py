@@ -61,9 +61,9 @@ def body_fields(body: str) -> dict[str, Any]:
     }
 
 
-def application_properties(properties: Mapping[Any, Any]) -> Any:
+def application_properties(properties: Mapping[str, Any]) -> Any:
     """A message's properties: JSON with text for whatever JSON has no type for."""
-    return as_json({_decoded(name): _property(value) for name, value in properties.items()})
+    return as_json({name: _property(value) for name, value in properties.items()})
 
 
 def _invariant(value: str | bool | float) -> str:
@@ -79,33 +79,21 @@ def _invariant(value: str | bool | float) -> str:
 
 
 def _property(value: Any) -> Any:
-    descriptor = getattr(value, "descriptor", None)  # of a type that AMQP describes, such as a Uri
     sent: Any = str(value)
     match value:
         case None | bool() | str():
             sent = value
         case int():
-            sent = int(value) if descriptor is None else _described(value, _decoded(descriptor))
+            sent = int(value)
         case float() | decimal.Decimal():
             sent = float(value) if math.isfinite(value) else _NOT_FINITE[str(float(value))]
         case bytes():
-            # The client decodes described texts no further than to bytes.
-            sent = base64.b64encode(value).decode() if descriptor is None else value.decode()
+            sent = base64.b64encode(value).decode()
         case dt.datetime():
-            moment = value.astimezone(dt.UTC) if value.tzinfo else value
-            sent = _milliseconds(moment) + "Z"
+            sent = _milliseconds(value.astimezone(dt.UTC) if value.tzinfo else value) + "Z"
         case dt.timedelta():
-            sent = _time_span(round(value.total_seconds() * _TICKS))
+            sent = _time_span(value // dt.timedelta(microseconds=1) * 10)
     return sent
-
-
-def _described(ticks: int, descriptor: str) -> Any:
-    if descriptor == "com.microsoft:timespan":
-        return _time_span(ticks)
-    if descriptor == "com.microsoft:datetime-offset":
-        moment = dt.datetime(1, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=ticks // 10)
-        return _milliseconds(moment) + "+00:00"
-    return ticks
 
 
 def _time_span(ticks: int) -> str:
@@ -122,7 +110,3 @@ def _time_span(ticks: int) -> str:
 
 def _milliseconds(moment: dt.datetime) -> str:
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds")
-
-
-def _decoded(name: Any) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
