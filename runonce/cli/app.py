@@ -147,17 +147,18 @@ def runonce(
         str | None, typer.Option(metavar="FOLDER", help="The jobs folder. Default: RUNONCE_JOBS, or jobs.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log everything, and show tracebacks of errors.")
+        bool, typer.Option("--verbose", "-v", help="Log everything, and show the tracebacks of errors.")
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Scheduled jobs on Azure that run once for each fire time.
+    """Scheduled jobs and queue handlers on Azure that take effect once.
 
-    RUNONCE_STORAGE says where their rows are ("UseDevelopmentStorage=true": the emulator on this machine).
+    RUNONCE_STORAGE names the storage account that keeps their records; "UseDevelopmentStorage=true" is the
+    emulator on this machine.
 
-    RUNONCE_NAMESPACE says which application and environment this is.
+    RUNONCE_NAMESPACE names the application and its environment, such as shop-production.
     """
     del version
     context = Context.of(ctx)

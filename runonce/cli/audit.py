@@ -10,10 +10,10 @@ from runonce.cli.exits import Exit
 
 @command(LOOK, "runonce audit", "runonce audit --json")
 def audit(ctx: typer.Context, as_json: Json = False) -> None:
-    """Show whether every job ran that should have; ends with 4 when one is overdue.
+    """Show whether every job that should have run has; ends with 4 when one is overdue.
 
-    Overdue is a fire time that is unfinished a quarter of an hour after it was due, or after its run's own time
-    limit. Reads the rows in one call.
+    A job is overdue when a fire time is unfinished a quarter of an hour after it was due, or after its run's own time
+    limit. Reads all rows in one call.
     """
     from runonce.runs.audit import audit as audit_jobs  # noqa: PLC0415 - with the rest of what needs storage
     from runonce.runs.table import read_jobs  # noqa: PLC0415

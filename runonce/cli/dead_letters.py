@@ -1,4 +1,4 @@
-"""Commands for messages that were put aside: dead-letters list, show, replay, purge."""
+"""Commands for messages that were dead-lettered: dead-letters list, show, replay, purge."""
 
 import re
 import sys
@@ -23,11 +23,11 @@ AT_ONCE = 32
 """Dead letters taken in one go."""
 
 dead_letters = group(
-    "dead-letters", OPERATE, "Messages that were put aside: look at them, send them again, remove them."
+    "dead-letters", OPERATE, "Messages that were dead-lettered: look at them, send them again, remove them."
 )
 
 Ids = Annotated[
-    list[str] | None, typer.Option("--id", metavar="ID", help="One of these messages; may be given again.")
+    list[str] | None, typer.Option("--id", metavar="ID", help="This message; may be given several times.")
 ]
 All = Annotated[bool, typer.Option("--all", help="Every one.")]
 
@@ -66,7 +66,7 @@ def list_dead_letters(
 ) -> None:
     """List a handler's dead letters and why they are there, the oldest first.
 
-    Bodies are not shown. A Storage queue shows at most 32 of its messages.
+    Bodies are not shown. A Storage queue shows at most 32 messages.
     """
     context = Context.of(ctx)
     found = context.handler(handler)
@@ -135,9 +135,7 @@ def show(
     ctx: typer.Context,
     handler: HandlerName,
     wanted: Annotated[str, typer.Option("--id", metavar="ID", help="The message, as `list` shows it.")],
-    body: Annotated[
-        bool, typer.Option("--body", help="Show the body too; it may hold what is private.")
-    ] = False,
+    body: Annotated[bool, typer.Option("--body", help="Also show the body; it may be confidential.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show all that is known of one dead letter."""
@@ -239,11 +237,10 @@ def replay(
     every: All = False,
     as_json: Json = False,
 ) -> None:
-    """Send dead letters through once more.
+    """Send dead letters through again.
 
-    Each is a new generation of its claim: recorded there, with all its retries again, and with another
-    idempotency key. One whose claim says that it took effect is refused. Ends with 3 when nothing was
-    replayed, with 4 when some were refused.
+    Each becomes a new generation of its claim, with all its retries and another idempotency key. One whose claim is
+    done is refused. Ends with 3 when nothing was replayed, with 4 when some were refused.
     """
     wanted = _wanted(ids, every)
     context = Context.of(ctx)
@@ -269,7 +266,7 @@ def purge(
     handler: HandlerName,
     ids: Ids = None,
     every: All = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove dead letters for good; their claims keep saying what happened."""

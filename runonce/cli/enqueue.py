@@ -34,17 +34,19 @@ def enqueue(
     ] = False,
     key: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="The message's id. Default: made from the handler's key."),
+        typer.Option(metavar="TEXT", help="What the message id is made from. Default: the handler's key."),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="INSTANT", help="When it shall be there, ISO 8601; without an offset, UTC."),
+        typer.Option(
+            metavar="INSTANT", help="Deliver it no earlier than this; ISO 8601, without an offset UTC."
+        ),
     ] = None,
 ) -> None:
     """Send messages to a handler.
 
-    Sending one again is safe: it has the same key, and so the same effect, once. All messages are looked
-    through before the first is sent; one without the handler's key is refused, and then none is sent.
+    Sending a message again is safe: it has the same key, so it takes effect once. All messages are checked before the
+    first is sent; if one lacks the handler's key, none is sent.
     """
     from runonce.hosts.runtime import check_transport  # noqa: PLC0415 - with the rest of what needs storage
     from runonce.messages.sending import outgoing, send_all  # noqa: PLC0415 - with the rest of what sends
@@ -101,9 +103,9 @@ def _checked(text: str | bytes, where: str) -> bytes:
     try:
         json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: this is no JSON ({error}); nothing was sent.") from None
+        raise InputError(f"{where}: this is not valid JSON ({error}); nothing was sent.") from None
     return text.encode() if isinstance(text, str) else text.strip()
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")

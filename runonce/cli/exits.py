@@ -34,13 +34,13 @@ class Exit(IntEnum):
 
 HELP = """Exit codes:
   0  done
-  1  the run failed
+  1  the run failed for good
   2  wrong usage
-  3  nothing ran: held elsewhere, or done already
-  4  not finished: stopped, abandoned, unknown, or to be tried again
-  5  wrong setting, job name, job file or input
+  3  nothing ran: another host holds the lease, or it is done
+  4  not finished: stopped, abandoned, unknown, or to be retried
+  5  a setting, job name, job file or input is wrong
   6  storage or broker out of reach
-130  ended by Ctrl-C, 143 by SIGTERM"""
+130  stopped by Ctrl-C, 143 by SIGTERM"""
 
 BY_OUTCOME = {
     Outcome.SUCCEEDED: Exit.DONE,

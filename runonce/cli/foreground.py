@@ -85,7 +85,9 @@ def _noting_signals(dispatcher: Dispatcher) -> Iterator[list[int]]:
 
 def _wait_for_stop(dispatcher: Dispatcher, done: threading.Event, received: list[int]) -> None:
     limit = dispatcher.settings.shutdown_timeout
-    output.note(f"stopping: the run has {limit:g} s to come to a good place; once more releases it at once")
+    output.note(
+        f"stopping: the run has {limit:g} s to reach a point where it can stop; once more releases it at once"
+    )
     give_up_at = dispatcher.clock.elapsed() + limit
     while not done.wait(LOOK):
         if len(received) > 1 or dispatcher.clock.elapsed() >= give_up_at:

@@ -43,10 +43,10 @@ def _broken(context: Context) -> list[str]:
 
 @command(LOOK, "runonce list", "runonce list --jobs other/jobs --json", name="list")
 def list_jobs(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the jobs and when each fires next.
+    """List the jobs and when each fires next, and the handlers.
 
-    Needs the jobs folder only, no storage. Ends with 5 when a file of the folder could not be used, so that
-    it can check a change before it is deployed.
+    Needs only the jobs folder, no storage. Ends with 5 when a job file is broken, so that it can check a change
+    before it is deployed.
     """
     context = Context.of(ctx)
     found, now = context.found, context.clock.now()
@@ -113,18 +113,18 @@ def next_fire_times(
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many fire times.")] = 10,
     after: Annotated[
         str | None,
-        typer.Option(metavar="INSTANT", help="Begin there and not now; ISO 8601, as for `run --at`."),
+        typer.Option(metavar="INSTANT", help="Begin there instead of now; ISO 8601, as for `run --at`."),
     ] = None,
     host: Annotated[
-        Host | None, typer.Option(help="Show the hosts' timers beside it, over the next change of clocks.")
+        Host | None, typer.Option(help="Also show the hosts' own timers, over the next change of clocks.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show when a job fires next, local time and UTC.
+    """Show when a job fires next, in local time and UTC.
 
-    What changing clocks do to a fire time stands beside it. With --host it shows what the hosts' timers, which
-    know UTC only, are set to, and each of their ticks around the next change of clocks; at one that is not due
-    the job is not started. It ends with 5 when that host cannot take the job.
+    A remark says what changing clocks do to a fire time. With --host it shows how the hosts' own timers are set,
+    which know only UTC, and each of their ticks around the next change of clocks; at a tick that is not due, the
+    job is not started. Ends with 5 when that host cannot take the job.
     """
     context = Context.of(ctx)
     found = context.job(job)
@@ -192,13 +192,13 @@ def _changed_offsets(fire_times: list[datetime], time_zone: str) -> set[datetime
 @command(LOOK, "runonce status", "runonce status nightly_report --json")
 def status(
     ctx: typer.Context,
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Only this one.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Only this job.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show what every job did last, does now and does next.
 
-    All times are UTC. "running" is what the row says and the lease confirms; a run whose lease has ended is
-    shown as abandoned, and the next recovery tick takes it over.
+    All times are UTC. A job is running when its row says so and its lease is held; a run whose lease has expired
+    is shown as abandoned, and the next recovery tick takes it over.
     """
     context = Context.of(ctx)
     name = None if job is None else context.row(job).name
@@ -286,7 +286,7 @@ def history(
     ctx: typer.Context,
     job: JobName,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many fire times.")] = 20,
-    attempts: Annotated[bool, typer.Option("--attempts", help="Show earlier attempts as well.")] = False,
+    attempts: Annotated[bool, typer.Option("--attempts", help="Also show earlier attempts.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what became of a job's latest fire times."""

@@ -25,7 +25,7 @@ def manifest(
         bool, typer.Option("--check", help="Write nothing; end with 1 if the file is not up to date.")
     ] = False,
     out: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is the terminal.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - is the terminal.")
     ] = DEFAULT_OUTPUT,
     emulator: Annotated[
         bool, typer.Option("--emulator", help="Write the Service Bus emulator's configuration instead.")
@@ -33,8 +33,7 @@ def manifest(
 ) -> None:
     """Write infra/jobs.json from the code, for the infrastructure to loop over.
 
-    Needs no storage. Ends with 5 when a job file could not be used: a manifest without its jobs would remove
-    what runs them.
+    Needs no storage. Ends with 5 when a job file is broken: a manifest without its jobs would remove what runs them.
     """
     from runonce.hosts.manifest import emulator_config, make_manifest, to_text  # noqa: PLC0415 - only here
 

@@ -27,8 +27,8 @@ def pause(
 ) -> None:
     """Start no more runs of a job, on any host.
 
-    One that is running goes on. Fire times that pass meanwhile are not made up for. `runonce run` still runs
-    the job by hand.
+    One that is running continues. Fire times that pass meanwhile are not caught up. `runonce run` still runs the
+    job by hand.
     """
     from runonce.runs import operate  # noqa: PLC0415
 
@@ -42,7 +42,7 @@ def pause(
 
 @command(OPERATE, "runonce resume nightly_report")
 def resume(ctx: typer.Context, job: JobName) -> None:
-    """Start runs of a paused job again."""
+    """Let a paused job run again."""
     from runonce.runs import operate  # noqa: PLC0415
 
     context = Context.of(ctx)
@@ -66,12 +66,12 @@ def resume(ctx: typer.Context, job: JobName) -> None:
 def break_lease(
     ctx: typer.Context,
     job: JobName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Take a job's lease away from a host that hangs.
 
-    The run that held it is told at its next renewal and can record nothing afterwards; its fire time is run
-    again by the next recovery tick. A dead host needs no help: its lease ends by itself.
+    The run that held it finds out at its next renewal and can record nothing afterwards; the next recovery tick
+    starts its fire time again. A dead host needs no help: its lease expires by itself.
     """
     context = Context.of(ctx)
     row = context.row(job)
@@ -114,7 +114,7 @@ def upload(
 ) -> None:
     """Put a file where jobs read their input.
 
-    A job reads it with `run.blobs.read("NAME")`. One that is there is replaced.
+    A job reads it with `run.blobs.read("NAME")`. An existing file of that name is replaced.
     """
     context = Context.of(ctx)
     blob = _checked(file.name if name is None else name)
@@ -139,7 +139,7 @@ def _checked(name: str) -> str:
     parts = name.split("/")
     if not 0 < len(name) <= LONGEST_NAME or re.search(r"[\\\x00-\x1f]", name) or {"", ".", ".."} & {*parts}:
         raise InputError(
-            f"{name!r:.80} is no name for a blob: use 1 to {LONGEST_NAME} characters such as input/orders.csv, "
+            f"{name!r:.80} is not a name for a blob: use 1 to {LONGEST_NAME} characters such as input/orders.csv, "
             f'with single "/" between its parts and no backslash.'
         )
     return name

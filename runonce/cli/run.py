@@ -40,18 +40,19 @@ def run(
     ] = False,
     ask: Annotated[bool, typer.Option("--ask", help="Do not run it here: ask the running hosts to.")] = False,
     scheduled: Annotated[
-        bool, typer.Option("--scheduled", help="Run the fire time that is due, if one is: for a scheduler.")
+        bool,
+        typer.Option("--scheduled", help="Run the fire time that is due, if there is one; for schedulers."),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Run one fire time of a job here and now.
 
-    The schedule need not name it, and the job may be paused. A fire time that is done, here or anywhere, is
-    not run again without --replay: the command ends with 3. Ctrl-C lets the run come to a good place and
-    releases its lease; a running host, or the same command, goes on from there.
+    The schedule need not name it, and the job may be paused. A fire time that is done, here or on another host, is
+    not run again without --replay: the command ends with 3. Ctrl-C lets the run continue to the next point where it
+    can stop, and releases its lease; a running host resumes it, and so does the same command.
 
-    --scheduled is what a Container Apps job starts: it ends with 0 when nothing is due, when another host has
-    it, and when a failed run waits for its next attempt.
+    --scheduled is what a Container Apps job starts: it ends with 0 when nothing is due, when another host holds the
+    lease, and when a failed run waits for its next attempt.
     """
     context = Context.of(ctx)
     found = context.job(job)

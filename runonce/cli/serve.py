@@ -26,18 +26,19 @@ def work(
     ctx: typer.Context,
     handler: HandlerName,
     max_messages: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="End after so many messages.")
+        int | None, typer.Option(min=1, metavar="N", help="End after that many messages.")
     ] = None,
     max_wait: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="End when none has come for so long.")
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="End when no message has arrived for that long."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Handle a handler's messages, here.
+    """Handle a handler's messages here.
 
-    Without the two options it goes on until Ctrl-C or SIGTERM; with them it is what a Container Apps job starts
-    for each handful of messages. What became of a message is recorded and settled, so it ends with 0 whether
-    handlers succeeded or not; with 6 when the broker or storage is out of reach, so that nobody can say.
+    Without --max-messages and --max-wait it continues until Ctrl-C or SIGTERM; with them it is what a Container Apps
+    job starts for each handful of messages. What became of each message is recorded and settled, so it ends with 0
+    whether handlers succeeded or not; with 6 when the broker or storage is out of reach.
     """
     from runonce.hosts.container_apps import consume  # noqa: PLC0415 - with the rest of what needs storage
     from runonce.hosts.runtime import Runtime, check_transport  # noqa: PLC0415
@@ -69,10 +70,10 @@ def work(
 def serve(ctx: typer.Context) -> None:
     """Run all jobs and handlers on this machine until Ctrl-C.
 
-    It has timers, recovery, a reader of requests and a consumer for each handler. Start it as often as you
-    like, on as many machines as you like: each fire time runs once, each message has one effect. Stopped, it
-    waits for what runs to come to a good place and ends with 0; with 75 when it had to leave something (which
-    goes on elsewhere), with 70 when it failed itself.
+    It has timers, recovery, a reader of requests and a consumer for each handler. Start as many as you like, on as
+    many machines as you like: each fire time runs once, each message has one effect. When it is stopped, it waits
+    for its runs to reach a point where they can stop, and ends with 0; with 75 when it had to leave one that would
+    not (another host resumes it), with 70 when it failed itself.
     """
     context = Context.of(ctx)
     logs.set_up(verbose=context.verbose, level=logging.INFO)
@@ -149,10 +150,9 @@ def recover(
 ) -> None:
     """Ask the running hosts for what is unfinished and free.
 
-    That is: its host died, its retry is due, nobody ran it in time, or somebody asked for it. This is the
-    tick that `serve` and the Functions app do every minute. With --work it is what a Container Apps recovery
-    job starts: it ends with 0 when all is well, with 1 when a run failed for good, with 4 when one was not
-    finished.
+    That is every fire time whose host died, whose retry is due, that nobody ran in time, or that somebody asked for.
+    `serve` and the Functions app do this every minute. With --work it is what a Container Apps recovery job starts:
+    it ends with 0 when all is well, with 1 when a run failed for good, with 4 when one was not finished.
     """
     context = Context.of(ctx)
     logs.set_up(verbose=context.verbose, level=logging.INFO if work else logging.WARNING)
