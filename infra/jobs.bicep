@@ -25,14 +25,20 @@ param serviceBusHost string = ''
 param namespace string
 param actionGroupId string
 
-@description('Settings of your jobs, and overrides of the toolkit\'s own.')
-param appSettings object = {}
+@description('Settings of your jobs, and overrides of the toolkit\'s own: the output JOB_SETTINGS of main.bicep.')
+param appSettings string = base64('{}')
 
 @description('Cores of an execution, as text.')
 param cpu string = '0.5'
 
 @description('Memory of an execution; 2 Gi for each core.')
 param memory string = '1Gi'
+
+@description('Cores of recovery\'s executions: it looks, and runs here what another host left unfinished.')
+param recoveryCpu string = '0.25'
+
+@description('Memory of recovery\'s executions; raise both where a job that it may have to finish needs more.')
+param recoveryMemory string = '0.5Gi'
 
 var abbreviations = loadJsonContent('abbreviations.json')
 var manifest = loadJsonContent('jobs.json')
@@ -61,7 +67,7 @@ var settings = union(
         RUNONCE_SERVICEBUS__fullyQualifiedNamespace: serviceBusHost
         RUNONCE_SERVICEBUS__clientId: identityClientId
       },
-  appSettings
+  base64ToJson(appSettings)
 )
 var variables = map(items(settings), item => ({ name: item.key, value: item.value }))
 
@@ -92,40 +98,46 @@ var size = {
   cpu: json(cpu)
   memory: memory
 }
+var recoverySize = {
+  cpu: json(recoveryCpu)
+  memory: recoveryMemory
+}
 
-resource scheduledJobs 'Microsoft.App/jobs@2026-01-01' = [for job in scheduled: {
-  name: '${abbreviations.containerAppsJob}${job.resource}'
-  location: location
-  tags: tags
-  identity: identities
-  properties: {
-    environmentId: environmentId
-    workloadProfileName: 'Consumption'
-    configuration: {
-      triggerType: 'Schedule'
-      replicaTimeout: job.replica_timeout
-      replicaRetryLimit: job.replica_retry_limit
-      scheduleTriggerConfig: {
-        cronExpression: job.container_apps_cron
-        parallelism: 1
-        replicaCompletionCount: 1
-      }
-      registries: registries
-      identitySettings: identitySettings
-    }
-    template: {
-      containers: [
-        {
-          name: 'run'
-          image: image
-          args: ['run', job.name, '--scheduled']
-          env: variables
-          resources: size
+resource scheduledJobs 'Microsoft.App/jobs@2026-01-01' = [
+  for job in scheduled: {
+    name: '${abbreviations.containerAppsJob}${job.resource}'
+    location: location
+    tags: tags
+    identity: identities
+    properties: {
+      environmentId: environmentId
+      workloadProfileName: 'Consumption'
+      configuration: {
+        triggerType: 'Schedule'
+        replicaTimeout: job.replica_timeout
+        replicaRetryLimit: job.replica_retry_limit
+        scheduleTriggerConfig: {
+          cronExpression: job.container_apps_cron
+          parallelism: 1
+          replicaCompletionCount: 1
         }
-      ]
+        registries: registries
+        identitySettings: identitySettings
+      }
+      template: {
+        containers: [
+          {
+            name: 'run'
+            image: image
+            args: ['run', job.name, '--scheduled']
+            env: variables
+            resources: size
+          }
+        ]
+      }
     }
   }
-}]
+]
 
 resource recovery 'Microsoft.App/jobs@2026-01-01' = {
   name: '${abbreviations.containerAppsJob}${manifest.recovery.resource}'
@@ -154,118 +166,125 @@ resource recovery 'Microsoft.App/jobs@2026-01-01' = {
           image: image
           args: ['recover', '--work']
           env: variables
-          resources: size
+          resources: recoverySize
         }
       ]
     }
   }
 }
 
-resource eventJobs 'Microsoft.App/jobs@2026-01-01' = [for handler in handlers: {
-  name: '${abbreviations.containerAppsJob}${handler.resource}'
-  location: location
-  tags: tags
-  identity: identities
-  properties: {
-    environmentId: environmentId
-    workloadProfileName: 'Consumption'
-    configuration: {
-      triggerType: 'Event'
-      replicaTimeout: handler.replica_timeout
-      replicaRetryLimit: handler.replica_retry_limit
-      eventTriggerConfig: {
-        parallelism: 1
-        replicaCompletionCount: 1
-        scale: {
-          minExecutions: 0
-          maxExecutions: 10
-          pollingInterval: 15
-          rules: [
-            {
-              name: 'messages'
-              type: 'azure-servicebus'
-              identity: platformIdentityId
-              metadata: empty(handler.subscription)
-                ? {
-                    namespace: serviceBusNamespace
-                    queueName: handler.queue
-                    messageCount: string(handler.concurrency)
-                  }
-                : {
-                    namespace: serviceBusNamespace
-                    topicName: handler.topic
-                    subscriptionName: handler.subscription
-                    messageCount: string(handler.concurrency)
-                  }
-            }
-          ]
+resource eventJobs 'Microsoft.App/jobs@2026-01-01' = [
+  for handler in handlers: {
+    name: '${abbreviations.containerAppsJob}${handler.resource}'
+    location: location
+    tags: tags
+    identity: identities
+    properties: {
+      environmentId: environmentId
+      workloadProfileName: 'Consumption'
+      configuration: {
+        triggerType: 'Event'
+        replicaTimeout: handler.replica_timeout
+        replicaRetryLimit: handler.replica_retry_limit
+        eventTriggerConfig: {
+          parallelism: 1
+          replicaCompletionCount: 1
+          scale: {
+            minExecutions: 0
+            maxExecutions: 10
+            pollingInterval: 15
+            rules: [
+              {
+                name: 'messages'
+                type: 'azure-servicebus'
+                identity: platformIdentityId
+                metadata: empty(handler.subscription) || (!empty(handler.queue) && (handler.?forward ?? true))
+                  ? {
+                      namespace: serviceBusNamespace
+                      queueName: handler.queue
+                      messageCount: string(handler.concurrency)
+                    }
+                  : {
+                      namespace: serviceBusNamespace
+                      topicName: handler.topic
+                      subscriptionName: handler.subscription
+                      messageCount: string(handler.concurrency)
+                    }
+              }
+            ]
+          }
         }
+        registries: registries
+        identitySettings: identitySettings
       }
-      registries: registries
-      identitySettings: identitySettings
-    }
-    template: {
-      containers: [
-        {
-          name: 'work'
-          image: image
-          args: ['work', handler.name, '--max-messages', string(handler.max_messages), '--max-wait', '10']
-          env: variables
-          resources: size
-        }
-      ]
+      template: {
+        containers: [
+          {
+            name: 'work'
+            image: image
+            args: ['work', handler.name, '--max-messages', string(handler.max_messages), '--max-wait', '10']
+            env: variables
+            resources: size
+          }
+        ]
+      }
     }
   }
-}]
+]
 
 var names = concat(map(scheduled, job => '${job.resource}'), map(handlers, handler => '${handler.resource}'), [
   manifest.recovery.resource
 ])
-var watched = map(names, name => ({ name: name, id: resourceId('Microsoft.App/jobs', '${abbreviations.containerAppsJob}${name}') }))
+var watched = map(
+  names,
+  name => ({ name: name, id: resourceId('Microsoft.App/jobs', '${abbreviations.containerAppsJob}${name}') })
+)
 
-resource failedExecutions 'Microsoft.Insights/metricAlerts@2018-03-01' = [for one in watched: {
-  name: '${abbreviations.alert}failed-executions-${one.name}'
-  location: 'global'
-  tags: tags
-  properties: {
-    description: 'An execution failed: its fire time failed for good, or storage or the broker was out of reach. See its log.'
-    severity: 2
-    enabled: true
-    scopes: [one.id]
-    evaluationFrequency: 'PT5M'
-    windowSize: 'PT5M'
-    autoMitigate: true
-    criteria: {
-      'odata.type': 'Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria'
-      allOf: [
+resource failedExecutions 'Microsoft.Insights/metricAlerts@2026-01-01' = [
+  for one in watched: {
+    name: '${abbreviations.alert}failed-executions-${one.name}'
+    location: 'global'
+    tags: tags
+    properties: {
+      description: 'An execution failed: its fire time failed for good, or storage or the broker was out of reach. See its log.'
+      severity: 2
+      enabled: true
+      scopes: [one.id]
+      evaluationFrequency: 'PT5M'
+      windowSize: 'PT5M'
+      autoMitigate: true
+      criteria: {
+        'odata.type': 'Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria'
+        allOf: [
+          {
+            name: 'failed'
+            criterionType: 'StaticThresholdCriterion'
+            metricNamespace: 'Microsoft.App/jobs'
+            metricName: 'Executions'
+            timeAggregation: 'Total'
+            operator: 'GreaterThan'
+            threshold: 0
+            skipMetricValidation: true
+            dimensions: [
+              {
+                name: 'state'
+                operator: 'Include'
+                values: ['Failed']
+              }
+            ]
+          }
+        ]
+      }
+      actions: [
         {
-          name: 'failed'
-          criterionType: 'StaticThresholdCriterion'
-          metricNamespace: 'Microsoft.App/jobs'
-          metricName: 'Executions'
-          timeAggregation: 'Total'
-          operator: 'GreaterThan'
-          threshold: 0
-          skipMetricValidation: true
-          dimensions: [
-            {
-              name: 'state'
-              operator: 'Include'
-              values: ['Failed']
-            }
-          ]
+          actionGroupId: actionGroupId
         }
       ]
     }
-    actions: [
-      {
-        actionGroupId: actionGroupId
-      }
+    dependsOn: [
+      scheduledJobs
+      recovery
+      eventJobs
     ]
   }
-  dependsOn: [
-    scheduledJobs
-    recovery
-    eventJobs
-  ]
-}]
+]

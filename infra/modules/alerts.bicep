@@ -1,7 +1,9 @@
 // Alerts on what did not go well, and on what did not happen. The last is asked of the log, not of any host: a
-// recovery tick logs a sign of life for each job, and silence is what the alert hears.
+// recovery tick logs a sign of life for each job and for itself, and silence is what the alert hears.
+import { scheduledJob, texts } from '../types.bicep'
+
 param location string
-param tags object
+param tags texts
 param prefix string
 param actionGroupName string
 
@@ -11,19 +13,27 @@ param email string
 param workspaceId string
 
 @description('Empty where there is no Service Bus.')
-param serviceBusId string
+param serviceBusName string
 
 @description('The manifest\'s jobs.')
-param jobs array
+param jobs scheduledJob[]
 
 param namespace string
 
-var jobNames = join(map(jobs, job => '"${job.name}"'), ', ')
-var texts = 'union isfuzzy=true (AppTraces | project TimeGenerated, Text = Message), (ContainerAppConsoleLogs | project TimeGenerated, Text = Log)'
-var audited = '${texts} | where Text contains "runonce.audit namespace=${namespace} " | parse Text with * " job=" Job:string " state=" State:string " overdue=" Overdue:long " expected=" Expected:string " last=" Last:string " outcome=" Outcome:string " finished=" Finished:datetime'
-var failures = '${texts} | where Text matches regex @"\\[[a-z][a-z0-9_-]* [0-9TZ:-]+ #[0-9]+\\] (failed|unknown): " | parse Text with * "[" Job:string " " *'
+@description('0 makes no budget.')
+param monthlyBudget int
 
-var queries = [
+@description('First day of the budget\'s first month.')
+param budgetStart string
+
+var jobNames = join(map(jobs, job => '"${job.name}"'), ', ')
+var lines = 'union isfuzzy=true (AppTraces | project TimeGenerated, Text = Message), (ContainerAppConsoleLogs | project TimeGenerated, Text = Log)'
+
+// What may be "-" is read as text: where one column does not have its type, `parse` empties all of them.
+var audited = '${lines} | where Text contains "runonce.audit namespace=${namespace} " | parse Text with * " job=" Job:string " state=" State:string " overdue=" Overdue:long " expected=" Expected:string " last=" Last:string " outcome=" Outcome:string " finished=" Finished:string'
+var failures = '${lines} | where Text matches regex @"\\[[a-z][a-z0-9_-]* [0-9TZ:-]+ #[0-9]+\\] (failed|unknown): " | parse Text with * "[" Job:string " " *'
+
+var jobQueries = [
   {
     name: 'missed-runs'
     title: 'A job did not run when it should have'
@@ -36,7 +46,7 @@ var queries = [
   {
     name: 'no-sign-of-life'
     title: 'Nothing has looked after a job for an hour'
-    detail: 'No recovery tick has logged a sign of life: the host is down, or its logs do not arrive. See docs/deploy.md.'
+    detail: 'No recovery tick has logged a sign of life of this job: the host is down, an older deployment runs, or its logs do not arrive. See docs/deploy.md.'
     severity: 1
     window: 'PT1H'
     frequency: 'PT15M'
@@ -49,7 +59,49 @@ var queries = [
     severity: 2
     window: 'PT30M'
     frequency: 'PT5M'
-    query: 'union (${failures}), (${audited} | where Outcome in ("failed", "unknown") and Finished > ago(30m)) | project TimeGenerated, Job'
+    query: 'union (${failures} | project TimeGenerated, Job), (${audited} | where Outcome in ("failed", "unknown") and todatetime(Finished) > ago(30m) | project TimeGenerated, Job)'
+  }
+]
+var everyQuery = [
+  {
+    name: 'recovery-silent'
+    title: 'Recovery has not ticked for an hour'
+    detail: 'No host looks for what is unfinished: it is down, was not deployed, cannot reach its storage, or its logs do not arrive. See docs/deploy.md.'
+    severity: 1
+    window: 'PT1H'
+    frequency: 'PT15M'
+    query: '${lines} | where Text contains "runonce.recovery namespace=${namespace} " | summarize Ticks = count() | where Ticks == 0 | extend TimeGenerated = now(), Job = "runonce_recovery"'
+  }
+]
+var queries = concat(empty(jobs) ? [] : jobQueries, everyQuery)
+
+var queueAlerts = [
+  {
+    name: 'dead-letters'
+    detail: 'A message was put aside. See `runonce dead-letters list`.'
+    severity: 2
+    metric: 'DeadletteredMessages'
+    aggregation: 'Maximum'
+    threshold: 0
+    window: 'PT5M'
+  }
+  {
+    name: 'backlog'
+    detail: 'More than 1000 messages wait: more come than are handled, or the scaler does not start anybody.'
+    severity: 2
+    metric: 'ActiveMessages'
+    aggregation: 'Average'
+    threshold: 1000
+    window: 'PT15M'
+  }
+  {
+    name: 'waiting-messages'
+    detail: 'A queue was not empty for an hour, so messages may have waited for that long: nobody reads it, or too few do.'
+    severity: 2
+    metric: 'ActiveMessages'
+    aggregation: 'Minimum'
+    threshold: 0
+    window: 'PT1H'
   }
 ]
 
@@ -72,84 +124,120 @@ resource actionGroup 'Microsoft.Insights/actionGroups@2023-01-01' = {
   }
 }
 
-resource logAlerts 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for one in queries: if (!empty(jobs)) {
-  name: '${prefix}${one.name}'
-  location: location
-  tags: tags
-  kind: 'LogAlert'
-  properties: {
-    displayName: one.title
-    description: one.detail
-    severity: one.severity
-    enabled: true
-    scopes: [workspaceId]
-    evaluationFrequency: one.frequency
-    windowSize: one.window
-    autoMitigate: true
-    skipQueryValidation: true
-    criteria: {
-      allOf: [
-        {
-          query: one.query
-          timeAggregation: 'Count'
-          operator: 'GreaterThan'
-          threshold: 0
-          dimensions: [
-            {
-              name: 'Job'
-              operator: 'Include'
-              values: ['*']
+resource logAlerts 'Microsoft.Insights/scheduledQueryRules@2026-03-01' = [
+  for one in queries: {
+    name: '${prefix}${one.name}'
+    location: location
+    tags: tags
+    kind: 'LogAlert'
+    properties: {
+      displayName: one.title
+      description: one.detail
+      severity: one.severity
+      enabled: true
+      scopes: [workspaceId]
+      evaluationFrequency: one.frequency
+      windowSize: one.window
+      autoMitigate: true
+      skipQueryValidation: true
+      criteria: {
+        allOf: [
+          {
+            query: one.query
+            timeAggregation: 'Count'
+            operator: 'GreaterThan'
+            threshold: 0
+            dimensions: [
+              {
+                name: 'Job'
+                operator: 'Include'
+                values: ['*']
+              }
+            ]
+            failingPeriods: {
+              numberOfEvaluationPeriods: 1
+              minFailingPeriodsToAlert: 1
             }
-          ]
-          failingPeriods: {
-            numberOfEvaluationPeriods: 1
-            minFailingPeriodsToAlert: 1
           }
-        }
-      ]
-    }
-    actions: { actionGroups: [actionGroup.id] }
-  }
-}]
-
-resource deadLetters 'Microsoft.Insights/metricAlerts@2018-03-01' = if (!empty(serviceBusId)) {
-  name: '${prefix}dead-letters'
-  location: 'global'
-  tags: tags
-  properties: {
-    description: 'A message was put aside. See `runonce dead-letters list`.'
-    severity: 2
-    enabled: true
-    scopes: [serviceBusId]
-    evaluationFrequency: 'PT5M'
-    windowSize: 'PT5M'
-    autoMitigate: true
-    criteria: {
-      'odata.type': 'Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria'
-      allOf: [
-        {
-          name: 'deadLetters'
-          criterionType: 'StaticThresholdCriterion'
-          metricNamespace: 'Microsoft.ServiceBus/namespaces'
-          metricName: 'DeadletteredMessages'
-          timeAggregation: 'Maximum'
-          operator: 'GreaterThan'
-          threshold: 0
-          dimensions: [
-            {
-              name: 'EntityName'
-              operator: 'Include'
-              values: ['*']
-            }
-          ]
-        }
-      ]
-    }
-    actions: [
-      {
-        actionGroupId: actionGroup.id
+        ]
       }
-    ]
+      actions: { actionGroups: [actionGroup.id] }
+    }
+  }
+]
+
+resource serviceBus 'Microsoft.ServiceBus/namespaces@2026-01-01' existing = {
+  name: empty(serviceBusName) ? 'none' : serviceBusName
+}
+
+resource queueMetrics 'Microsoft.Insights/metricAlerts@2026-01-01' = [
+  for one in queueAlerts: if (!empty(serviceBusName)) {
+    name: '${prefix}${one.name}'
+    location: 'global'
+    tags: tags
+    properties: {
+      description: one.detail
+      severity: one.severity
+      enabled: true
+      scopes: [serviceBus.id]
+      evaluationFrequency: 'PT5M'
+      windowSize: one.window
+      autoMitigate: true
+      criteria: {
+        'odata.type': 'Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria'
+        allOf: [
+          {
+            name: one.name
+            criterionType: 'StaticThresholdCriterion'
+            metricNamespace: 'Microsoft.ServiceBus/namespaces'
+            metricName: one.metric
+            timeAggregation: one.aggregation
+            operator: 'GreaterThan'
+            threshold: one.threshold
+            dimensions: [
+              {
+                name: 'EntityName'
+                operator: 'Include'
+                values: ['*']
+              }
+            ]
+          }
+        ]
+      }
+      actions: [
+        {
+          actionGroupId: actionGroup.id
+        }
+      ]
+    }
+  }
+]
+
+resource budget 'Microsoft.Consumption/budgets@2023-11-01' = if (monthlyBudget > 0) {
+  name: '${prefix}budget'
+  properties: {
+    category: 'Cost'
+    amount: monthlyBudget
+    timeGrain: 'Monthly'
+    timePeriod: { startDate: budgetStart }
+    notifications: {
+      forecast: {
+        enabled: true
+        operator: 'GreaterThan'
+        threshold: 100
+        thresholdType: 'Forecasted'
+        contactEmails: []
+        contactGroups: [actionGroup.id]
+      }
+      reached: {
+        enabled: true
+        operator: 'GreaterThan'
+        threshold: 90
+        thresholdType: 'Actual'
+        contactEmails: []
+        contactGroups: [actionGroup.id]
+      }
+    }
   }
 }
 

@@ -1,18 +1,24 @@
 // Where the Container Apps jobs run. Their logs go to the workspace by a diagnostic setting, which needs no key.
+import { texts } from '../types.bicep'
+
 param location string
-param tags object
+param tags texts
 param name string
 param workspaceId string
 
 @description('Empty without a virtual network.')
 param subnetId string
 
-resource managed 'Microsoft.App/managedEnvironments@2026-07-01' = {
+@description('Needs a virtual network.')
+param zoneRedundant bool
+
+resource managed 'Microsoft.App/managedEnvironments@2026-01-01' = {
   name: name
   location: location
   tags: tags
   properties: {
     appLogsConfiguration: { destination: 'azure-monitor' }
+    zoneRedundant: zoneRedundant && !empty(subnetId)
     vnetConfiguration: empty(subnetId)
       ? null
       : {
@@ -30,7 +36,7 @@ resource managed 'Microsoft.App/managedEnvironments@2026-07-01' = {
 
 resource logs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
   scope: managed
-  name: 'logs'
+  name: 'runonce'
   properties: {
     workspaceId: workspaceId
     logs: [

@@ -1,35 +1,54 @@
 // The Function app, on Flex Consumption. Its functions come from the code: one for each job and handler, and two of
 // the toolkit's own. On this plan timers go by UTC, so no time zone is set; the code knows the jobs' zones.
+import { texts } from '../types.bicep'
+
 param location string
-param tags object
+param tags texts
 param name string
 param planName string
-param identityId string
-param identityClientId string
+param identityName string
 param storageName string
 param packageContainer string
 
 @description('Empty where no handler needs Service Bus.')
-param serviceBusHost string
+param serviceBusName string
 
 param applicationInsightsName string
+param workspaceId string
 param instanceMemoryMB int
 param maximumInstanceCount int
+
+@description('RollingUpdate lets running functions finish when code or settings change; Recreate ends them.')
+param siteUpdateStrategy string
+
+param zoneRedundant bool
 
 @description('Empty without a virtual network.')
 param subnetId string
 
-param settings object
+param settings texts
 
-resource storage 'Microsoft.Storage/storageAccounts@2025-06-01' existing = {
-  name: storageName
+var monitoringMetricsPublisher = '3913510d-42f4-4e42-8a64-420c390055eb'
+
+resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' existing = {
+  name: identityName
 }
 
 resource applicationInsights 'Microsoft.Insights/components@2020-02-02' existing = {
   name: applicationInsightsName
 }
 
-resource plan 'Microsoft.Web/serverfarms@2025-03-01' = {
+resource publish 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
+  scope: applicationInsights
+  name: guid(applicationInsights.id, identity.id, monitoringMetricsPublisher)
+  properties: {
+    principalId: identity.properties.principalId
+    principalType: 'ServicePrincipal'
+    roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', monitoringMetricsPublisher)
+  }
+}
+
+resource plan 'Microsoft.Web/serverfarms@2025-05-01' = {
   name: planName
   location: location
   tags: tags
@@ -38,17 +57,52 @@ resource plan 'Microsoft.Web/serverfarms@2025-03-01' = {
     name: 'FC1'
     tier: 'FlexConsumption'
   }
-  properties: { reserved: true }
+  properties: {
+    reserved: true
+    zoneRedundant: zoneRedundant
+  }
 }
 
-resource app 'Microsoft.Web/sites@2025-03-01' = {
+// Endpoints are put together from the account's name, and what only a deployment knows stays out of the lambda.
+var endpoint = 'https://${storageName}.{0}.${environment().suffixes.storage}'
+var connections = union(
+  {
+    AzureWebJobsStorage__credential: 'managedidentity'
+    AzureWebJobsStorage__blobServiceUri: format(endpoint, 'blob')
+    AzureWebJobsStorage__queueServiceUri: format(endpoint, 'queue')
+    AzureWebJobsStorage__tableServiceUri: format(endpoint, 'table')
+  },
+  empty(serviceBusName)
+    ? {}
+    : {
+        ServiceBusConnection__fullyQualifiedNamespace: '${serviceBusName}.servicebus.windows.net'
+        ServiceBusConnection__credential: 'managedidentity'
+      }
+)
+var variables = map(items(union(settings, connections)), item => ({ name: item.key, value: item.value }))
+var identityVariables = [
+  { name: 'AZURE_CLIENT_ID', value: identity.properties.clientId }
+  { name: 'AzureWebJobsStorage__clientId', value: identity.properties.clientId }
+  { name: 'APPLICATIONINSIGHTS_CONNECTION_STRING', value: applicationInsights.properties.ConnectionString }
+  {
+    name: 'APPLICATIONINSIGHTS_AUTHENTICATION_STRING'
+    value: 'ClientId=${identity.properties.clientId};Authorization=AAD'
+  }
+]
+var busVariables = empty(serviceBusName)
+  ? []
+  : [{ name: 'ServiceBusConnection__clientId', value: identity.properties.clientId }]
+
+// The settings are part of the site, not a resource of their own: each update of the site may end what runs in it, so
+// there is one, not two.
+resource app 'Microsoft.Web/sites@2025-05-01' = {
   name: name
   location: location
   tags: union(tags, { 'azd-service-name': 'functions' })
   kind: 'functionapp,linux'
   identity: {
     type: 'UserAssigned'
-    userAssignedIdentities: { '${identityId}': {} }
+    userAssignedIdentities: { '${identity.id}': {} }
   }
   properties: {
     serverFarmId: plan.id
@@ -58,10 +112,10 @@ resource app 'Microsoft.Web/sites@2025-03-01' = {
       deployment: {
         storage: {
           type: 'blobContainer'
-          value: '${storage.properties.primaryEndpoints.blob}${packageContainer}'
+          value: '${format(endpoint, 'blob')}/${packageContainer}'
           authentication: {
             type: 'UserAssignedIdentity'
-            userAssignedIdentityResourceId: identityId
+            userAssignedIdentityResourceId: identity.id
           }
         }
       }
@@ -73,49 +127,42 @@ resource app 'Microsoft.Web/sites@2025-03-01' = {
         instanceMemoryMB: instanceMemoryMB
         maximumInstanceCount: maximumInstanceCount
       }
+      siteUpdateStrategy: { type: siteUpdateStrategy }
     }
     siteConfig: {
       minTlsVersion: '1.2'
       ftpsState: 'Disabled'
+      appSettings: concat(variables, identityVariables, busVariables)
     }
   }
+  dependsOn: [
+    publish
+  ]
 }
 
-resource appSettings 'Microsoft.Web/sites/config@2025-03-01' = {
-  parent: app
-  name: 'appsettings'
-  properties: union(
-    settings,
-    {
-      AzureWebJobsStorage__credential: 'managedidentity'
-      AzureWebJobsStorage__clientId: identityClientId
-      AzureWebJobsStorage__blobServiceUri: storage.properties.primaryEndpoints.blob
-      AzureWebJobsStorage__queueServiceUri: storage.properties.primaryEndpoints.queue
-      AzureWebJobsStorage__tableServiceUri: storage.properties.primaryEndpoints.table
-      AZURE_CLIENT_ID: identityClientId
-      APPLICATIONINSIGHTS_CONNECTION_STRING: applicationInsights.properties.ConnectionString
-      APPLICATIONINSIGHTS_AUTHENTICATION_STRING: 'ClientId=${identityClientId};Authorization=AAD'
-    },
-    empty(serviceBusHost)
-      ? {}
-      : {
-          ServiceBusConnection__fullyQualifiedNamespace: serviceBusHost
-          ServiceBusConnection__credential: 'managedidentity'
-          ServiceBusConnection__clientId: identityClientId
-        }
-  )
-}
-
-resource noFtp 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2025-03-01' = {
+resource noFtp 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2025-05-01' = {
   parent: app
   name: 'ftp'
   properties: { allow: false }
 }
 
-resource noScmPassword 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2025-03-01' = {
+resource noScmPassword 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2025-05-01' = {
   parent: app
   name: 'scm'
   properties: { allow: false }
 }
 
-output name string = app.name
+// Figures only: what the app logs comes by Application Insights already, and would be paid for twice.
+resource figures 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  scope: app
+  name: 'runonce'
+  properties: {
+    workspaceId: workspaceId
+    metrics: [
+      {
+        category: 'AllMetrics'
+        enabled: true
+      }
+    ]
+  }
+}

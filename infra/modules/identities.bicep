@@ -1,7 +1,9 @@
 // One identity for each part that needs rights of its own. The platform's pulls images and reads queue lengths, which
-// takes rights to manage Service Bus; no code of a job ever runs with it.
+// takes rights to manage queues; no code of a job ever runs with it.
+import { texts } from '../types.bicep'
+
 param location string
-param tags object
+param tags texts
 param onFunctions bool
 param onJobs bool
 param functionsName string
@@ -26,11 +28,6 @@ resource platform 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' 
   tags: tags
 }
 
-output functionsId string = onFunctions ? functions.id : ''
-output functionsClientId string = functions.?properties.clientId ?? ''
-output functionsPrincipalId string = functions.?properties.principalId ?? ''
 output jobsId string = onJobs ? jobs.id : ''
 output jobsClientId string = jobs.?properties.clientId ?? ''
-output jobsPrincipalId string = jobs.?properties.principalId ?? ''
 output platformId string = onJobs ? platform.id : ''
-output platformPrincipalId string = platform.?properties.principalId ?? ''

@@ -1,9 +1,12 @@
 // A subnet for each host and one for the private endpoints.
-param location string
-param tags object
-param name string
+import { texts } from '../types.bicep'
 
-resource network 'Microsoft.Network/virtualNetworks@2024-05-01' = {
+param location string
+param tags texts
+param name string
+param workspaceId string
+
+resource network 'Microsoft.Network/virtualNetworks@2025-07-01' = {
   name: name
   location: location
   tags: tags
@@ -45,7 +48,16 @@ resource network 'Microsoft.Network/virtualNetworks@2024-05-01' = {
   }
 }
 
-output id string = network.id
-output functionsSubnetId string = '${network.id}/subnets/functions'
-output jobsSubnetId string = '${network.id}/subnets/jobs'
-output endpointsSubnetId string = '${network.id}/subnets/endpoints'
+resource logs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  scope: network
+  name: 'runonce'
+  properties: {
+    workspaceId: workspaceId
+    logs: [
+      {
+        categoryGroup: 'allLogs'
+        enabled: true
+      }
+    ]
+  }
+}

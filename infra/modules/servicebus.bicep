@@ -1,23 +1,28 @@
-// A queue for each handler, or a subscription for each that reads a topic. docs/manifest.md says why each figure is
-// what it is.
-param location string
-param tags object
-param name string
+// A queue for each handler. One that reads a topic has a subscription too, which forwards to its queue; without
+// forwarding the subscription takes the queue's place. docs/manifest.md says why each figure is what it is.
+import { queueHandler, texts } from '../types.bicep'
 
-@description('The manifest\'s handlers.')
-param handlers array
+param location string
+param tags texts
+param name string
+param handlers queueHandler[]
 
 @description('The topics that handlers subscribe to.')
-param topics array
+param topics string[]
 
 param topicDuplicateDetectionWindow string
 param isPrivate bool
+param workspaceId string
 
-var queueHandlers = filter(handlers, handler => (empty(handler.subscription)))
+var withQueue = filter(
+  handlers,
+  handler => (empty(handler.subscription) || (!empty(handler.queue) && (handler.?forward ?? true)))
+)
+var queueNames = map(withQueue, handler => (handler.queue))
 var subscribers = filter(handlers, handler => (!empty(handler.subscription)))
 var tier = isPrivate ? 'Premium' : 'Standard'
 
-resource namespace 'Microsoft.ServiceBus/namespaces@2024-01-01' = {
+resource namespace 'Microsoft.ServiceBus/namespaces@2026-01-01' = {
   name: name
   location: location
   tags: tags
@@ -34,40 +39,62 @@ resource namespace 'Microsoft.ServiceBus/namespaces@2024-01-01' = {
   }
 }
 
-resource queues 'Microsoft.ServiceBus/namespaces/queues@2024-01-01' = [for handler in queueHandlers: {
-  parent: namespace
-  name: handler.queue
-  properties: {
-    lockDuration: handler.lock_duration
-    maxDeliveryCount: handler.max_delivery_count
-    defaultMessageTimeToLive: handler.default_ttl
-    deadLetteringOnMessageExpiration: true
-    requiresDuplicateDetection: true
-    duplicateDetectionHistoryTimeWindow: handler.duplicate_detection_window
+resource queues 'Microsoft.ServiceBus/namespaces/queues@2026-01-01' = [
+  for handler in withQueue: {
+    parent: namespace
+    name: handler.queue
+    properties: {
+      lockDuration: handler.lock_duration
+      maxDeliveryCount: handler.max_delivery_count
+      defaultMessageTimeToLive: handler.default_ttl
+      deadLetteringOnMessageExpiration: true
+      requiresDuplicateDetection: true
+      duplicateDetectionHistoryTimeWindow: handler.duplicate_detection_window
+    }
   }
-}]
+]
 
-resource topicEntities 'Microsoft.ServiceBus/namespaces/topics@2024-01-01' = [for topic in topics: {
-  parent: namespace
-  name: topic
-  properties: {
-    requiresDuplicateDetection: true
-    duplicateDetectionHistoryTimeWindow: topicDuplicateDetectionWindow
+resource topicEntities 'Microsoft.ServiceBus/namespaces/topics@2026-01-01' = [
+  for topic in topics: {
+    parent: namespace
+    name: topic
+    properties: {
+      requiresDuplicateDetection: true
+      duplicateDetectionHistoryTimeWindow: topicDuplicateDetectionWindow
+    }
   }
-}]
+]
 
-resource subscriptions 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = [for handler in subscribers: {
-  parent: topicEntities[indexOf(topics, handler.topic)]
-  name: handler.subscription
-  properties: {
-    lockDuration: handler.lock_duration
-    maxDeliveryCount: handler.max_delivery_count
-    defaultMessageTimeToLive: handler.default_ttl
-    deadLetteringOnMessageExpiration: true
-    deadLetteringOnFilterEvaluationExceptions: true
+resource subscriptions 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2026-01-01' = [
+  for handler in subscribers: {
+    parent: topicEntities[indexOf(topics, handler.topic)]
+    name: handler.subscription
+    properties: {
+      lockDuration: handler.lock_duration
+      maxDeliveryCount: handler.max_delivery_count
+      defaultMessageTimeToLive: handler.default_ttl
+      deadLetteringOnMessageExpiration: true
+      deadLetteringOnFilterEvaluationExceptions: true
+      forwardTo: contains(queueNames, handler.queue) ? handler.queue : null
+    }
+    dependsOn: [
+      queues
+    ]
   }
-}]
+]
 
-output id string = namespace.id
-output name string = namespace.name
+resource logs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  scope: namespace
+  name: 'runonce'
+  properties: {
+    workspaceId: workspaceId
+    logs: [
+      {
+        categoryGroup: 'allLogs'
+        enabled: true
+      }
+    ]
+  }
+}
+
 output host string = '${namespace.name}.servicebus.windows.net'

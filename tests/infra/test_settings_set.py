@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runonce.hosts.container_apps import fitted
 from runonce.settings import Settings
-from tests.support.infrastructure import ROOT, Infrastructure, environment_of
+from tests.support.infrastructure import ROOT, Infrastructure, environment_of, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,8 +103,8 @@ def set_where_deployed(infra: Infrastructure) -> set[str]:
         if not name.startswith(("RUNONCE", "Azure", "Service", "AZURE"))
     }
     own = {name: value for name, value in own.items() if name not in FROM_THE_PLATFORM}
-    functions = infra.main("both", appSettings=own).one("Microsoft.Web/sites/config").properties
-    jobs = infra.jobs(appSettings=own).of("Microsoft.App/jobs")
+    functions = settings_of(infra.main("both", appSettings=own))
+    jobs = infra.jobs(app_settings=own).of("Microsoft.App/jobs")
     return {*functions, *(name for job in jobs for name in environment_of(job))}
 
 
@@ -121,11 +121,10 @@ def test_nothing_is_set_that_nobody_reads(sample: Infrastructure) -> None:
 
 
 def test_the_jobs_own_settings_are_passed_on() -> None:
-    """Each setting that a shipped job reads has its place in the parameter files."""
+    """Each setting that a shipped job reads has its place in the parameter file, which is the only one."""
     own = {name for file in (ROOT / "jobs").glob("*.py") for name in read_in(file)}
-    for file in ("main.parameters.json", "jobs.parameters.json"):
-        text = (ROOT / "infra" / file).read_text(encoding="utf-8")
-        assert own == set(re.findall(r'"([A-Z_]+)": "\$\{\1=\}"', text))
+    text = (ROOT / "infra" / "main.parameters.json").read_text(encoding="utf-8")
+    assert own == set(re.findall(r'"([A-Z_]+)": "\$\{\1=\}"', text))
 
 
 def test_every_setting_is_explained(sample: Infrastructure) -> None:

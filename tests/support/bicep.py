@@ -7,6 +7,7 @@ is an error here, so that infra/ does not quietly grow beyond what its tests can
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _PARSER = Parser(Language(tree_sitter_bicep.language()))
-_SKIPPED = ("decorators", "comment", "target_scope_assignment", "type_declaration", "diagnostic_comment")
+_SKIPPED = (
+    "decorators",
+    "comment",
+    "target_scope_assignment",
+    "type_declaration",
+    "import_functionality",
+    "diagnostic_comment",
+)
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -213,7 +221,8 @@ class _Template:
             content["scope"] = scope.id
         made = Resource(type_name, api, full, content, self.path.name, existing)
         if not existing:
-            assert full not in [r.name for r in self.made.of(type_name)], f"{self.path}: {full} twice"
+            others = [(r.body.get("scope"), r.name) for r in self.made.of(type_name)]
+            assert (content.get("scope"), full) not in others, f"{self.path}: {full} twice"
         self.made.resources.append(made)
         return made
 
@@ -298,6 +307,8 @@ class _Template:
                 return first == self.evaluate(right, names)
             case "!=":
                 return first != self.evaluate(right, names)
+            case ">":
+                return first > self.evaluate(right, names)
         raise AssertionError(f"{self.path}: operator {node.children[1].type} is not known here")
 
     def _member_expression(self, node: Node, names: dict[str, Any]) -> Any:
@@ -306,18 +317,20 @@ class _Template:
         if base is None and (".?" in {c.type for c in node.children} or _is_safe(node.named_children[0])):
             return None
         match base:
+            case dict() if ".?" in {c.type for c in node.children}:
+                found = base.get(name)
             case dict():
                 assert name in base, f"{self.path}:{node.start_point[0] + 1}: no {name} in {sorted(base)}"
-                return base[name]
+                found = base[name]
             case Later():
-                return Later(f"{base.what}.{name}")
+                found = Later(f"{base.what}.{name}")
             case Module():
-                return base.outputs if name == "outputs" else getattr(base, name)
+                found = base.outputs if name == "outputs" else getattr(base, name)
             case Resource():
-                if name in ("id", "name"):
-                    return getattr(base, name)
-                return Later(f"{base.id}.{name}")
-        raise AssertionError(f"{self.path}:{node.start_point[0] + 1}: {name} of {base!r}")
+                found = getattr(base, name) if name in ("id", "name") else Later(f"{base.id}.{name}")
+            case _:
+                raise AssertionError(f"{self.path}:{node.start_point[0] + 1}: {name} of {base!r}")
+        return found
 
     def _subscript_expression(self, node: Node, names: dict[str, Any]) -> Any:
         base, index = (self.evaluate(c, names) for c in node.named_children)
@@ -353,29 +366,43 @@ def _union(*objects: dict[str, Any]) -> dict[str, Any]:
     return reduce(lambda a, b: {**a, **b}, objects)
 
 
+def _resource_id(*parts: str) -> str:
+    """Of a resource wherever it is: a subscription and a group before its type do not matter here."""
+    kind = next(n for n, part in enumerate(parts) if re.match(r"Microsoft\.\w+/", part))
+    return f"/{parts[kind]}/{'/'.join(parts[kind + 1 :])}"
+
+
 def _hash(*values: Any) -> str:
     return hashlib.sha256("|".join(map(str, values)).encode()).hexdigest()[:13]
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "any": lambda value: value,
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64ToJson": lambda text: json.loads(base64.b64decode(text)),
     "concat": lambda *lists: list(chain(*lists)),
+    "contains": lambda items, item: item in items,
     "empty": lambda value: value is None or (not isinstance(value, Later) and len(value) == 0),
     "environment": lambda: {"suffixes": {"storage": "core.windows.net"}},
     "filter": lambda items, keep: [item for item in items if keep(item)],
+    "flatten": lambda lists: list(chain(*lists)),
+    "format": lambda text, *values: text.format(*map(_as_text, values)),
     "guid": _hash,
     "indexOf": lambda items, item: items.index(item),
     "items": lambda value: [{"key": k, "value": v} for k, v in sorted(value.items())],
     "join": lambda items, between: between.join(items),
     "json": json.loads,
+    "last": lambda items: items[-1],
     "map": lambda items, change: [change(item) for item in items],
     "replace": lambda text, old, new: text.replace(old, new),
-    "resourceGroup": lambda: {"location": "westeurope", "name": "rg-test"},
-    "resourceId": lambda kind, *names: f"/{kind}/{'/'.join(names)}",
-    "string": _as_text,
-    "subscription": lambda: {"id": "/subscriptions/0"},
+    "resourceGroup": lambda *_: {"location": "westeurope", "name": "rg-test"},
+    "resourceId": _resource_id,
+    "split": lambda text, between: text.split(between),
+    "string": lambda value: json.dumps(value) if isinstance(value, dict | list) else _as_text(value),
+    "subscription": lambda: {"id": "/subscriptions/0", "subscriptionId": "0"},
     "subscriptionResourceId": lambda kind, *names: f"/{kind}/{'/'.join(names)}",
     "toLower": lambda text: text.lower(),
+    "toObject": lambda items, key, value: {key(item): value(item) for item in items},
     "union": _union,
     "uniqueString": _hash,
 }

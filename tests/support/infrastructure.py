@@ -58,9 +58,9 @@ class Infrastructure:
         }
         return deploy(self.folder / "main.bicep", **{**given, **parameters})
 
-    def jobs(self, **parameters: Any) -> Deployment:
+    def jobs(self, app_settings: dict[str, str] | None = None, **parameters: Any) -> Deployment:
         """What `azd deploy` would make of the outputs of `main`, by way of jobs.parameters.json."""
-        outputs = self.main().outputs
+        outputs = self.main(**({} if app_settings is None else {"appSettings": app_settings})).outputs
         environment = {
             "AZURE_ENV_NAME": "shop_Production",
             "SERVICE_JOBS_IMAGE_NAME": "registry/runonce:1",
@@ -101,6 +101,14 @@ def environment_of(job: Resource) -> dict[str, str]:
     return {one["name"]: one["value"] for one in container["env"]}
 
 
+def settings_of(deployment: Deployment) -> dict[str, Any]:
+    """The settings of the Function app."""
+    listed = deployment.one("Microsoft.Web/sites").properties["siteConfig"]["appSettings"]
+    names = [one["name"] for one in listed]
+    assert len(names) == len(set(names)), f"set twice: {names}"
+    return {one["name"]: one["value"] for one in listed}
+
+
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -113,5 +121,6 @@ __all__ = [
     "Later",
     "environment_of",
     "parameters_from",
+    "settings_of",
     "with_jobs",
 ]

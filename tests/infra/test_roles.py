@@ -1,0 +1,200 @@
+"""Who may do what: every role with its holder and the entity it is on."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.infrastructure import FILES, ROOT, Infrastructure, with_jobs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.bicep import Deployment
+
+ROLES = {
+    "b7e6dc6d-f1e8-4753-8033-0f276bb0955b": "Blob Owner",
+    "ba92f5b4-2d11-453d-a403-e96b0029c9fe": "Blob Contributor",
+    "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1": "Blob Reader",
+    "974c5e8b-45b9-4653-ba55-5f855dd0fb88": "Queue Contributor",
+    "19e7f393-937e-4f77-808e-94535e297925": "Queue Reader",
+    "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3": "Table Contributor",
+    "76199698-9eea-4c19-bc75-cec21354c6b6": "Table Reader",
+    "090c5cfd-751d-490a-894a-3ce6f1109419": "Bus Owner",
+    "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0": "Bus Receiver",
+    "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39": "Bus Sender",
+    "7f951dda-4ed3-4680-a7ca-43fe172d538d": "AcrPull",
+    "3913510d-42f4-4e42-8a64-420c390055eb": "Metrics Publisher",
+}
+TOPIC = """
+from runonce import Message, handler
+
+@handler(topic="orders", subscription="billing", key="id")
+def bill(message: Message) -> None: ...
+"""
+
+
+def granted(made: Deployment) -> set[tuple[str, str, str]]:
+    """Holder (functions, jobs, platform, operator), role, and what it is on."""
+    found = set()
+    for one in made.of("Microsoft.Authorization/roleAssignments"):
+        principal = str(one.properties["principalId"])
+        identity = re.search(r"/id-(func|jobs|platform)-", principal)
+        holder = {"func": "functions"}.get(identity[1], identity[1]) if identity else principal
+        role = ROLES[one.properties["roleDefinitionId"].rpartition("/")[2]]
+        found.add((holder, role, one.body["scope"]))
+    return found
+
+
+def of(made: Deployment, holder: str) -> set[tuple[str, str]]:
+    return {(role, scope) for who, role, scope in granted(made) if who == holder}
+
+
+# -- least -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["functions", "jobs", "both"])
+def test_no_job_and_no_operator_can_write_the_package(infra: Infrastructure, path: str) -> None:
+    """What a Container Apps job or an operator may write is the toolkit's alone, never the app's package."""
+    made = infra.main(path, operatorAccess="write")
+    for holder, role, scope in granted(made):
+        if holder in ("jobs", "operator"):
+            assert "app-package" not in scope
+            assert not re.fullmatch(r"/Microsoft.Storage/storageAccounts/[^/]+", scope), (holder, role)
+
+
+def test_each_role_is_on_an_entity(infra: Infrastructure) -> None:
+    """Queues, containers and tables are granted one by one; only the Functions host has its own account as a whole."""
+    made = infra.main("both", operatorAccess="write")
+    wide = {
+        (holder, role)
+        for holder, role, scope in granted(made)
+        if re.fullmatch(r"/Microsoft\.(Storage/storageAccounts|ServiceBus/namespaces)/[^/]+", scope)
+    }
+    assert wide == {("functions", "Blob Owner"), ("functions", "Table Contributor")}
+
+
+def test_every_entity_of_the_toolkit_is_open_to_its_jobs(infra: Infrastructure) -> None:
+    """The code of Container Apps jobs may write each container and table and the queue of requests of the toolkit."""
+    made = infra.main("jobs")
+    own = of(made, "jobs")
+    for kind, role in (
+        ("blobServices/containers", "Blob Contributor"),
+        ("tableServices/tables", "Table Contributor"),
+        ("queueServices/queues", "Queue Contributor"),
+    ):
+        for entity in made.of(f"Microsoft.Storage/storageAccounts/{kind}"):
+            assert (role, entity.id) in own
+
+
+def test_the_platform_manages_queues_and_no_code_holds_its_identity(sample: Infrastructure) -> None:
+    """A scaler manages what it scales on: the platform's identity may, and the Functions app on its own path."""
+    made = sample.main("both", operatorAccess="write")
+    owners = {holder for holder, role, _ in granted(made) if role == "Bus Owner"}
+    assert owners == {"functions", "platform"}
+    assert {role for role, _ in of(made, "platform")} == {"Bus Owner", "AcrPull"}
+    assert {holder for holder, role, _ in granted(made) if role == "AcrPull"} == {"platform"}
+
+
+@pytest.mark.parametrize(("path", "holder"), [("functions", "functions"), ("jobs", "platform")])
+def test_the_scaler_can_read_the_length_of_whatever_a_handler_reads(
+    sample: Infrastructure, path: str, holder: str
+) -> None:
+    """The identity that scales may manage each queue and subscription that is read, and nothing else of the bus."""
+    made = sample.main(path)
+    bus = made.one("Microsoft.ServiceBus/namespaces").name
+    owned = {scope.partition(f"/{bus}/")[2] for role, scope in of(made, holder) if role == "Bus Owner"}
+    read = {h["queue"] or f"{h['topic']}/{h['subscription']}" for h in sample.manifest["handlers"]}
+    assert owned == read
+
+
+# -- the operator ----------------------------------------------------------------------------------------------
+
+
+def test_an_operator_only_reads_unless_told_otherwise(sample: Infrastructure) -> None:
+    """By default who deploys may read rows, blobs and requests, and neither write them nor touch a message."""
+    assert {role for role, _ in of(sample.main("both"), "operator")} == {
+        "Blob Reader",
+        "Queue Reader",
+        "Table Reader",
+    }
+
+
+def test_an_operator_may_be_let_write(sample: Infrastructure) -> None:
+    """With write access the operator can also replay a dead letter: receive and send."""
+    assert {role for role, _ in of(sample.main("both", operatorAccess="write"), "operator")} == {
+        "Blob Contributor",
+        "Queue Contributor",
+        "Table Contributor",
+        "Bus Receiver",
+        "Bus Sender",
+    }
+
+
+@pytest.mark.parametrize(
+    "given", [{"operatorAccess": "none"}, {"principalType": "ServicePrincipal", "operatorAccess": "write"}]
+)
+def test_nobody_gets_access_who_was_not_given_it(sample: Infrastructure, given: dict[str, str]) -> None:
+    """A pipeline that deploys gets no access to data, nor does a person where access is switched off."""
+    assert not of(sample.main("both", **given), "operator")
+
+
+# -- topics ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("queue", "forward"), list(product(["", "orders.billing"], [None, True, False])))
+def test_a_subscription_forwards_to_the_queue_of_its_handler(
+    tmp_path: Path, queue: str, forward: bool | None
+) -> None:
+    """With a queue in the manifest the subscription forwards to it, and it is read; else the subscription is."""
+    folder = with_jobs(tmp_path, TOPIC).folder
+    manifest = json.loads((folder / "jobs.json").read_text())
+    (entry,) = manifest["handlers"]
+    entry["queue"] = queue
+    entry.pop("forward", None)
+    if forward is not None:
+        entry["forward"] = forward
+    (folder / "jobs.json").write_text(json.dumps(manifest))
+    infra = Infrastructure(folder)
+    forwards = bool(queue) and forward is not False
+
+    made = infra.main("both")
+    subscription = made.one("Microsoft.ServiceBus/namespaces/topics/subscriptions")
+    assert subscription.properties["forwardTo"] == (queue if forwards else None)
+    queues = made.of("Microsoft.ServiceBus/namespaces/queues")
+    assert [q.name.partition("/")[2] for q in queues] == ([queue] if forwards else [])
+    for one in queues:
+        same = ("lockDuration", "maxDeliveryCount", "defaultMessageTimeToLive")
+        assert {k: one.properties[k] for k in same} == {k: subscription.properties[k] for k in same}
+        assert one.properties["requiresDuplicateDetection"] is True
+
+    read = queues[0].id if forwards else subscription.id
+    for holder in ("functions", "platform"):
+        assert ("Bus Owner", read) in of(made, holder)
+    assert ("Bus Receiver", read) in of(made, "jobs")
+    topic = made.one("Microsoft.ServiceBus/namespaces/topics")
+    assert {h for h, r, s in granted(made) if (r, s) == ("Bus Sender", topic.id)} == {"functions", "jobs"}
+
+    (event,) = [
+        j
+        for j in infra.jobs().of("Microsoft.App/jobs")
+        if "eventTriggerConfig" in j.properties["configuration"]
+    ]
+    (rule,) = event.properties["configuration"]["eventTriggerConfig"]["scale"]["rules"]
+    scaled = rule["metadata"].get("queueName") or rule["metadata"].get("subscriptionName")
+    assert scaled == (queue if forwards else "billing")
+
+
+# -- written down ----------------------------------------------------------------------------------------------
+
+
+def test_every_role_is_explained() -> None:
+    """Every role id in the templates stands in the table of docs/infrastructure.md, and the table has no other."""
+    guid = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+    used = {g for file in FILES for g in guid.findall(file.read_text(encoding="utf-8"))}
+    explained = guid.findall((ROOT / "docs" / "infrastructure.md").read_text(encoding="utf-8"))
+    assert sorted(used) == sorted(explained)
