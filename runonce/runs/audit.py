@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from runonce.runs.definition import ScheduledJob
 
-log = logging.getLogger("runonce.runs.audit")
+log = logging.getLogger("runonce.audit")
+recovery_log = logging.getLogger("runonce.recovery")
 
 OVERDUE = timedelta(minutes=15)
 """How long after it was due a fire time may be unfinished, beside what its run itself may take."""
@@ -102,7 +103,7 @@ def _not_run(row: JobRow, expected: datetime, now: datetime) -> timedelta:
 def line(audited: Audited, namespace: str) -> str:
     """The line that is logged, which infra/modules/alerts.bicep reads: one name=value after the other."""
     return (
-        f"runonce.runs.audit namespace={namespace} job={audited.job} state={audited.state} "
+        f"runonce.audit namespace={namespace} job={audited.job} state={audited.state} "
         f"overdue={int(audited.overdue.total_seconds())} expected={to_text(audited.expected) or '-'} "
         f"last={to_text(audited.last_fire_time) or '-'} outcome={audited.last_outcome or '-'} "
         f"finished={to_text(audited.last_finished_at) or '-'}"
@@ -117,9 +118,14 @@ def log_heartbeat(
     namespace: str,
     interval: float,
 ) -> None:
-    """Log what is overdue; and every job if a quarter of an hour has begun since the tick before."""
+    """Log what is overdue; and recovery itself and every job if a quarter of an hour has begun since the tick before.
+
+    Recovery has a line of its own since an application may have no scheduled job, only handlers.
+    """
     before = now - timedelta(seconds=interval) - SLACK
     all_of_them = _quarter(now) != _quarter(before)
+    if all_of_them:
+        recovery_log.info("runonce.recovery namespace=%s rows=%d", namespace, len(rows))
     for audited in audit(jobs, rows, now):
         if audited.state == "overdue":
             log.warning("%s", line(audited, namespace))

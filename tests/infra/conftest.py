@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.infrastructure import INFRA, Infrastructure, with_jobs
+from tests.support.infrastructure import INFRA, ROOT, Infrastructure, with_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,3 +22,15 @@ def infra(request: pytest.FixtureRequest, tmp_path: Path) -> Infrastructure:
 def sample(tmp_path: Path) -> Infrastructure:
     """infra/ with a manifest that has every kind of job and handler."""
     return with_jobs(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def azurite_launcher() -> Any:
+    """The module that finds or installs Node.js for the emulator."""
+    spec = importlib.util.spec_from_file_location("azurite_launcher", ROOT / "azurite" / "launcher.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)
+    spec.loader.exec_module(module)
+    return module

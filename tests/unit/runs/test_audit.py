@@ -112,7 +112,7 @@ def test_every_job_is_listed_by_name() -> None:
 def test_the_line() -> None:
     """The logged line has every figure as name=value, in the order in which the alert reads them."""
     assert line(audit_job(hourly, WELL, NOW), "shop-production") == (
-        "runonce.runs.audit namespace=shop-production job=hourly state=well overdue=0 expected=2026-11-29T12:00:00Z "
+        "runonce.audit namespace=shop-production job=hourly state=well overdue=0 expected=2026-11-29T12:00:00Z "
         "last=2026-11-29T12:00:00Z outcome=succeeded finished=2026-11-29T12:00:09Z"
     )
     assert line(audit_job(hourly, JobRow("hourly"), NOW), "n").endswith("last=- outcome=- finished=-")
@@ -122,7 +122,7 @@ def said(
     caplog: pytest.LogCaptureFixture, now: datetime, found: JobRow = WELL, interval: float = 60
 ) -> list[str]:
     caplog.clear()
-    with caplog.at_level(logging.INFO, "runonce.runs.audit"):
+    with caplog.at_level(logging.INFO, "runonce.audit"):
         log_heartbeat([hourly], {"hourly": found}, now, namespace="n", interval=interval)
     return [record.levelname for record in caplog.records]
 
