@@ -1,11 +1,20 @@
-"""A Functions host for tests: it starts the production Python worker in a process that can be killed.
+"""A double of the Azure Functions host around the production Python worker, which runs in a process of its own.
 
-What it proves: the app is indexed by the worker Azure runs, its metadata passes the host's rules, invocations
-make the round trip over gRPC, and what becomes of them when the process is killed or told to stop.
-What it does not run: the host itself, with its listeners, schedule parser, retries and settlement.
+Two forms. `FunctionsHost` has no listeners: a test invokes a function itself and says what comes of it.
 
     with FunctionsHost(app_dir, env={"AzureWebJobsStorage": connection_string}) as host:
         assert host.invoke("nightly_report", timer()).success
+
+`LiveHost` runs by itself: timers, Storage queues and Service Bus, by host.json and the settings.
+
+    with LiveHost(app_dir, env={"AzureWebJobsStorage": connection_string}) as host:
+        host.console.wait_for("report written")
+        host.terminate()            # as SIGTERM to the host; interrupt() as Ctrl-C, worker.kill() as kill -9
+        assert host.wait(12) == 0
+
+Both were made after what the host was seen to do; how long things take is in `Times`. By hand:
+`python -m tests.support.functions_worker [FOLDER]`.
+What is not here: HTTP triggers, output bindings, sessions and batches of Service Bus, retry policies, scaling.
 """
 
 from .environment import worker_python
