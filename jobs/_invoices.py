@@ -155,7 +155,7 @@ def _date(value: str) -> date:
     try:
         return date.fromisoformat(value)
     except ValueError:
-        raise ValueError("is no day of the calendar; write year-month-day, such as 2026-11-29") from None
+        raise ValueError("is not a day of the calendar; write year-month-day, such as 2026-11-29") from None
 
 
 def _country(value: str) -> str:

@@ -55,7 +55,7 @@ def download(url: str, job: str) -> bytes:
     """What the URL answers.
 
     Raises:
-        PermanentError: It is no http or https URL. The value is not repeated, it may hold a key.
+        PermanentError: It is not an http or https URL. The value is not repeated, it may hold a key.
         InputError: There was no usable answer; the job tries again.
     """
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
@@ -87,7 +87,7 @@ def checked(data: bytes, source: str) -> dict[str, str]:
         # As text, never as float: a rate keeps the digits it came with.
         content = json.loads(data, parse_float=str, parse_int=str, parse_constant=str)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{source}: this is no JSON ({error}); it must be like {form}.") from error
+        raise InputError(f"{source}: this is not valid JSON ({error}); it must be like {form}.") from error
     rates = content.get("rates") if isinstance(content, dict) else None
     if not isinstance(rates, dict) or not rates or content.get("base") != BASE:
         raise InputError(
@@ -96,10 +96,10 @@ def checked(data: bytes, source: str) -> dict[str, str]:
     for currency, rate in rates.items():
         if not CURRENCY.fullmatch(currency):
             raise InputError(
-                f"{source}: {currency!r:.40} is no currency; write three capital letters, such as USD."
+                f"{source}: {currency!r:.40} is not a currency; write three capital letters, such as USD."
             )
         if not isinstance(rate, str) or not RATE.fullmatch(rate) or not Decimal(rate):
             raise InputError(
-                f"{source}, currency {currency}: {rate!r:.40} is no rate; write a number over 0, such as 1.0842."
+                f"{source}, currency {currency}: {rate!r:.40} is not a rate; write a number over 0, such as 1.0842."
             )
     return dict(sorted(rates.items()))

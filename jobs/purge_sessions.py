@@ -54,7 +54,7 @@ def expiry(data: bytes) -> datetime:
         instant = datetime.fromisoformat(text)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
-            f'it is no session such as {{"expires": "2026-11-29T02:10:00Z"}} ({type(error).__name__})'
+            f'it is not a session such as {{"expires": "2026-11-29T02:10:00Z"}} ({type(error).__name__})'
         ) from error
     if instant.tzinfo is None:
         raise ValueError(f'"expires" is {text!r}, without an offset such as Z')

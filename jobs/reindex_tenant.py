@@ -1,4 +1,4 @@
-"""Builds a tenant's search index anew for each message: one at a time per tenant, tenants side by side.
+"""Rebuilds a tenant's search index for each message: one at a time per tenant, tenants side by side.
 
     runonce enqueue reindex_tenant --json '{"change": "c-17", "tenant": "acme"}'
 

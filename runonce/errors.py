@@ -57,7 +57,7 @@ class ConflictError(StoreError):
 
 
 class TransportError(RunonceError):
-    """The message broker did not answer, or refused; nothing is lost, the message comes again."""
+    """The message broker did not answer, or refused; nothing is lost, the message is redelivered."""
 
 
 class AlreadyRecordedError(RunonceError):

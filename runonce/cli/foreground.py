@@ -70,7 +70,7 @@ def _noting_signals(dispatcher: Dispatcher) -> Iterator[list[int]]:
 
     def note(number: int, _: object) -> None:
         received.append(number)
-        dispatcher.stop.set(HostStopping(f"The host was told to stop (signal {number})."))
+        dispatcher.stop.set(HostStopping(f"The host was asked to stop (signal {number})."))
 
     if threading.current_thread() is not threading.main_thread():
         yield received

@@ -57,7 +57,7 @@ class Discovered:
                 if kind == "job"
                 else "a scheduled job, which fire times start"
             )
-            return UnknownJobError(f"{name!r} is no {kind}: it is {other}.")
+            return UnknownJobError(f"{name!r} is not a {kind}: it is {other}.")
         known = ", ".join(sorted(names)) or "none"
         hint = "".join(f"\n  It may be in a file that did not load: {error}" for error in self.broken)
         return UnknownJobError(f"There is no {kind} {name!r}; the {kind}s are: {known}.{hint}")

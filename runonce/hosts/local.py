@@ -70,7 +70,7 @@ class LocalHost:
         while not self._stopping.is_set():
             with contextlib.suppress(Empty):
                 told = self._told.get(timeout=1.0)  # a bounded wait lets Windows deliver Ctrl-C
-                self._dispatcher.stop.set(HostStopping(f"The host was told to stop (signal {told})."))
+                self._dispatcher.stop.set(HostStopping(f"The host was asked to stop (signal {told})."))
         return self._stop()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:

@@ -98,8 +98,8 @@ def check_transport(settings: Settings, handler: Handler) -> None:
         )
     if settings.transport == "storage" and not _is_storage_queue(handler.queue):
         raise SettingsError(
-            f"Handler {handler.name!r}: {handler.queue!r} is no Storage queue's name; use 3 to 55 lower-case letters, "
-            f"digits and single hyphens, beginning and ending with a letter or digit."
+            f"Handler {handler.name!r}: {handler.queue!r} is not a Storage queue's name; use 3 to 55 lower-case "
+            f"letters, digits and single hyphens, beginning and ending with a letter or digit."
         )
 
 

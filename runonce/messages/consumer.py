@@ -100,7 +100,7 @@ class Consumer:
             try:
                 self.run()
             except RunonceError:
-                log.exception("handler %s: its consumer failed and begins anew", self._handler.name)
+                log.exception("handler %s: its consumer failed and starts again", self._handler.name)
                 self._clock.wait(self._stopping, REST)
 
     def _receive(self, inbox: Inbox, room: int, max_wait: float | None) -> list[Received]:
@@ -159,7 +159,7 @@ class Consumer:
         try:
             inbox.settle(job.received, settlement)
         except TransportError as error:
-            log.warning("handler %s: not settled, the message comes again: %s", self._handler.name, error)
+            log.warning("handler %s: not settled, the message is redelivered: %s", self._handler.name, error)
         else:
             self.handled += 1
 
@@ -182,7 +182,9 @@ class Consumer:
             try:
                 inbox.give_back(received)
             except TransportError as error:
-                log.warning("handler %s: not given back, it comes again later: %s", self._handler.name, error)
+                log.warning(
+                    "handler %s: not given back, it is redelivered later: %s", self._handler.name, error
+                )
 
     def _drain(self, inbox: Inbox) -> None:
         """Settle what is still being worked on; a stopping host waits for it only so long."""

@@ -192,8 +192,9 @@ def _source(job: str, queue: str | None, topic: str | None, subscription: str | 
         )
         if not allowed:
             raise DefinitionError(
-                f"Job {job!r}: {entity!r} is no queue's, topic's or subscription's name; use 1 to 50 letters, digits, "
-                f"- . and _, beginning with a letter or digit (Storage queues: lower-case letters, digits and -)."
+                f"Job {job!r}: {entity!r} is not the name of a queue, topic or subscription; use 1 to 50 letters, "
+                f"digits, - . and _, beginning with a letter or digit (Storage queues: lower-case letters, digits "
+                f"and -)."
             )
     return str(source)
 

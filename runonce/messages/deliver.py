@@ -330,7 +330,7 @@ class Deliverer:
             send_outbox(self._sender, row.outbox, delivery.correlation_id)
         except TransportError as error:
             log.warning(
-                "handler %s: its follow-ups are sent when the message comes again: %s", handler.name, error
+                "handler %s: its follow-ups are sent when the message is redelivered: %s", handler.name, error
             )
             return Reschedule(backoff(delivery.reschedules), "its follow-up messages could not be sent")
         return None
@@ -343,8 +343,8 @@ class Deliverer:
             )
         return DeadLetter(
             "DoneButNotRecorded",
-            f"Handler {working.handler.name}, message {working.message.message_id}: it was handled, but the claim "
-            f"table could not be told ({trouble}). Do not replay it unless its effect may happen twice.",
+            f"Handler {working.handler.name}, message {working.message.message_id}: it was handled, but that "
+            f"could not be recorded on its claim ({trouble}). Do not replay it unless its effect may happen twice.",
         )
 
     def drain(self, timeout: float) -> bool:
@@ -358,7 +358,7 @@ class Deliverer:
             case Complete():
                 say.info("done")
             case Reschedule():
-                say.warning("comes again in %.1f s: %s", settlement.delay, settlement.reason)
+                say.warning("redelivered in %.1f s: %s", settlement.delay, settlement.reason)
             case DeadLetter():
                 # Where the message is at fault its description says all; a traceback would blame the handler.
                 traceback = None if isinstance(error, BadMessageError) else error

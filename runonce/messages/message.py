@@ -118,7 +118,8 @@ class Message:
         return BadMessageError(
             reason,
             f"Handler {self.handler}, message {self.message_id or '(no id)'}: {what}. Correct what sends it, then "
-            f"send it anew, or `runonce dead-letters show {self.handler}` and replay it.",
+            f"send it again, or look at it with `runonce dead-letters show {self.handler} --id "
+            f"{self.message_id or 'ID'}` and replay it.",
         )
 
     # -- the work -------------------------------------------------------------------------------------------

@@ -92,7 +92,9 @@ def _arguments(handler: Handler, message: Message) -> list[Any]:
             arguments.append(model.model_validate(body))
         except Exception as error:  # pydantic's own, or whatever a validator of the model raises
             problems = _problems(error)
-            raise message.bad("InvalidBody", f"its body is no {model.__name__}: {problems}") from error
+            raise message.bad(
+                "InvalidBody", f"its body is not a valid {model.__name__}: {problems}"
+            ) from error
     return arguments
 
 

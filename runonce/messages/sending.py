@@ -95,14 +95,14 @@ def _bytes(name: str, body: Any) -> bytes:
     try:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"enqueue({name}): the body is no JSON value: {error}.") from error
+        raise InputError(f"enqueue({name}): the body is not a JSON value: {error}.") from error
 
 
 def _encoded(name: str, body: str) -> bytes:
     try:
         return body.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"enqueue({name}): the body is no text that can be sent: {error.reason}.") from error
+        raise InputError(f"enqueue({name}): the body is text that cannot be sent: {error.reason}.") from error
 
 
 def _message_id(handler: Handler, data: bytes, key: str | None) -> str:

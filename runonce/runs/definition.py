@@ -95,8 +95,7 @@ def scheduled(
     given: object = schedule
     if inspect.isfunction(given):  # which would make the job vanish without a word
         raise DefinitionError(
-            f"Job {given.__name__!r}: @scheduled stands there without a schedule; write "
-            f'`@scheduled("0 0 3 * * *")` above it.'
+            f'Job {given.__name__!r}: @scheduled has no schedule; write `@scheduled("0 0 3 * * *")` above it.'
         )
 
     def define(body: Callable[[Run], Awaitable[None] | None]) -> ScheduledJob:

@@ -52,8 +52,8 @@ def read_request(body: str) -> Request:
             fire_time = fire_time.astimezone(UTC)  # whoever sent it by hand may have used another zone
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(
-            f"A message on the internal queue is no request ({type(error).__name__}: {error}): {body[:200]!r}. It is "
-            f'dropped; a request is {{"job": "…", "fire_time": "2026-11-29T03:00:00Z"}}.'
+            f"A message on the internal queue is not a request ({type(error).__name__}: {error}): {body[:200]!r}. It "
+            f'is dropped; a request is {{"job": "…", "fire_time": "2026-11-29T03:00:00Z"}}.'
         ) from error
     is_name = isinstance(job, str) and not re.search(r"\s", job)
     if not is_name or fire_time is None or fire_time.tzinfo is None or fire_time.microsecond:

@@ -71,5 +71,5 @@ def readable(row: Row) -> Iterator[None]:
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise StoreError(
             f"Row {row.key} cannot be read ({type(error).__name__}: {error}): it was edited by hand, or written by "
-            f"another version. Correct it, or delete it and its job starts anew."
+            f"another version. Correct it, or delete it, and its job starts from nothing."
         ) from error

@@ -451,7 +451,7 @@ def test_8_a_malformed_request_is_named_and_loses_nothing(
     hosts.stores.requests.send('{"job":"nightly","fire_time":"2026-01-01T03:00:00Z"}')
     results = work_off(hosts.host(job, clock=Skewed(1)))
     assert [r.outcome for r in results] == [Outcome.SUCCEEDED]
-    complaints = [r.getMessage() for r in caplog.records if "is no request" in r.getMessage()]
+    complaints = [r.getMessage() for r in caplog.records if "is not a request" in r.getMessage()]
     assert len(complaints) == 3
     assert all('a request is {"job"' in complaint for complaint in complaints)
     assert "31 December" in complaints[2]

@@ -169,7 +169,7 @@ def test_a_bad_body_is_put_aside_with_its_reason(
     assert settlement.reason == reason
     assert said in settlement.description
     assert settlement.description.startswith("Handler send_invoice, message m-1: ")
-    assert "Correct what sends it, then send it anew" in settlement.description
+    assert "Correct what sends it, then send it again" in settlement.description
     assert "runonce dead-letters show send_invoice" in settlement.description
     assert SECRET not in settlement.description
     assert len(settlement.description) < 600

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer.main
 
 import dev
 from runonce.cli import app
-from tests.support.pages import PAGES, commands
+from tests.support.pages import PAGES, ROOT, commands
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COMMAND: Any = typer.main.get_command(app)
 PLACEHOLDER = "COMMAND"
+SOURCES = [
+    path.relative_to(ROOT) for folder in ("runonce", "jobs") for path in sorted((ROOT / folder).rglob("*.py"))
+]
 
 
 def problem(program: str, arguments: str) -> str | None:
@@ -32,7 +38,11 @@ def problem(program: str, arguments: str) -> str | None:
         command = inner[words.pop(0)]
         known |= set(_options(command))
     wrong = [word for word in words if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
-    return f"{command.name} has no option {', '.join(wrong)}" if wrong else None
+    if wrong:
+        return f"{command.name} has no option {', '.join(wrong)}"
+    needed = [one.opts[0] for one in command.params if one.required and one.opts[0].startswith("-")]
+    missing = [option for option in needed if words and option not in words and "--help" not in words]
+    return f"{command.name} needs {', '.join(missing)}" if missing else None
 
 
 def _options(command: Any) -> list[str]:
@@ -47,6 +57,18 @@ def test_every_command_that_is_shown_exists(page: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_every_command_that_the_code_mentions_exists(path: Path) -> None:
+    """The commands in docstrings, in examples of the help and in messages to people are right ones."""
+    text = re.sub(r'"\s+f?"', "", (ROOT / path).read_text(encoding="utf-8"))  # a message over several lines
+    shown = [
+        *re.findall(r"`(?:python -m )?runonce ([^`\n]+)`", text),
+        *re.findall(r"""["']runonce ([a-z].*?)["'],\n""", text.replace("\\'", '"')),
+    ]
+    shown = [re.sub(r"\{[^}]*\}", "X", line) for line in shown]
+    assert [f"{line}: {why}" for line in shown if (why := problem("runonce", line)) is not None] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -54,6 +76,7 @@ def test_every_command_that_is_shown_exists(page: str) -> None:
         ("run nightly --att T", "run has no option --att"),
         ("dead-letters lists x", "there is no command lists"),
         ("dead-letters list x --lines", "list has no option --lines"),
+        ("dead-letters show x", "show needs --id"),
         ("run nightly [--at T] [--replay] --jobs x -v", None),
         ("enqueue send --json '{\"a\": -1}'", None),
     ],

@@ -203,7 +203,7 @@ def test_a_malformed_request_is_logged_and_dropped(host: FunctionsHost) -> None:
     """A message that is no request ends in success, with one line that says what it should be."""
     done = host.invoke("runonce_requests", queue("run it all again"))
     assert done.success
-    assert done.said("is no request")
+    assert done.said("is not a request")
 
 
 def test_recovery_runs_and_names_the_broken_file(host: FunctionsHost) -> None:

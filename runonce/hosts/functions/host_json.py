@@ -51,7 +51,9 @@ def check_host_json(
         content = json.loads(text)
     except ValueError as error:
         return [
-            Finding(f"host.json is no JSON ({error}); the Functions host cannot start with it.", fatal=True)
+            Finding(
+                f"host.json is not valid JSON ({error}); the Functions host cannot start with it.", fatal=True
+            )
         ]
     if not isinstance(content, dict):
         return [Finding("host.json must be a JSON object; copy the one of the repository.", fatal=True)]
@@ -192,14 +194,15 @@ def _queues(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
     hidden = values.seconds(f"{path}.visibilityTimeout", "00:00:00")
     if hidden < SHORTEST_HIDING:
         yield Finding(
-            f"host.json {path}.visibilityTimeout={_clock(hidden)}: a message whose function failed comes again at "
-            f"once, and all its deliveries are used up within a second; set 00:00:30. It is about {_listed(handlers)}.",
+            f"host.json {path}.visibilityTimeout={_clock(hidden)}: a message whose function failed is redelivered "
+            f"at once, and all its deliveries are used up within a second; set 00:00:30. It is about "
+            f"{_listed(handlers)}.",
             fatal=False,
         )
     deliveries = values.of(f"{path}.maxDequeueCount", 5)
     if deliveries < FEWEST_DELIVERIES:
         yield Finding(
-            f"host.json {path}.maxDequeueCount={deliveries}: a message is put aside when its host died "
+            f"host.json {path}.maxDequeueCount={deliveries}: a message is dead-lettered when its host died "
             f"{deliveries} time{'' if deliveries == 1 else 's'}; set 5. It is about {_listed(handlers)}.",
             fatal=False,
         )

@@ -158,7 +158,7 @@ BAD_ROWS = {
     "short date": ("2,7,20260915,Spain,1.00", "column InvoiceDate: '20260915' is not a date"),
     "no such day": (
         "2,7,2026-02-30,Spain,1.00",
-        "column InvoiceDate: '2026-02-30' is no day of the calendar",
+        "column InvoiceDate: '2026-02-30' is not a day of the calendar",
     ),
     "no country": ("2,7,2026-09-15, ,1.00", "column BillingCountry: '' is not a country; write its name"),
     "control character": (

@@ -202,15 +202,15 @@ def test_an_older_run_cannot_put_old_rates_over_new_ones() -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("nonsense", "this is no JSON"),
+        ("nonsense", "this is not valid JSON"),
         ("[1]", "it must be like"),
         ('{"base": "USD", "rates": {"EUR": 1}}', 'with "EUR" as its base'),
         ('{"base": "EUR", "rates": {}}', "one rate at least"),
-        ('{"base": "EUR", "rates": {"usd": 1}}', "'usd' is no currency; write three capital letters"),
-        ('{"base": "EUR", "rates": {"USD": -1}}', "currency USD: '-1' is no rate; write a number over 0"),
-        ('{"base": "EUR", "rates": {"USD": 0.00}}', "currency USD: '0.00' is no rate"),
-        ('{"base": "EUR", "rates": {"USD": NaN}}', "currency USD: 'NaN' is no rate"),
-        ('{"base": "EUR", "rates": {"USD": null}}', "currency USD: None is no rate"),
+        ('{"base": "EUR", "rates": {"usd": 1}}', "'usd' is not a currency; write three capital letters"),
+        ('{"base": "EUR", "rates": {"USD": -1}}', "currency USD: '-1' is not a rate; write a number over 0"),
+        ('{"base": "EUR", "rates": {"USD": 0.00}}', "currency USD: '0.00' is not a rate"),
+        ('{"base": "EUR", "rates": {"USD": NaN}}', "currency USD: 'NaN' is not a rate"),
+        ('{"base": "EUR", "rates": {"USD": null}}', "currency USD: None is not a rate"),
     ],
 )
 def test_bad_rates_are_one_clear_error_and_keep_the_old_ones(content: str, told: str) -> None:

@@ -839,13 +839,13 @@ def test_a_request_that_cannot_be_sent_is_left_to_recovery(caplog: pytest.LogCap
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("nonsense", "no request"),
-        ('{"job":"nightly"}', "no request"),
-        ('{"job":"nightly","fire_time":"yesterday"}', "no request"),
+        ("nonsense", "not a request"),
+        ('{"job":"nightly"}', "not a request"),
+        ('{"job":"nightly","fire_time":"yesterday"}', "not a request"),
         ('{"job":"nightly","fire_time":"2026-01-01T03:00:00"}', "with its offset"),
         ('{"job":"other","fire_time":"2026-01-01T03:00:00Z"}', "deploy the file that defines it"),
         ('{"job":"nightly","fire_time":"2026-01-02T03:00:00Z"}', "not due yet"),
-        ("[" * 100_000, "no request"),
+        ("[" * 100_000, "not a request"),
     ],
     ids=range(7),
 )
