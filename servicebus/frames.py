@@ -11,15 +11,38 @@ from typing import TYPE_CHECKING, NamedTuple
 from servicebus import values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _PROTOCOL_HEADER = b"AMQP"
 _HEADER_SIZE = 8
 _MAX_FRAME = 1 << 21
 _AMQP_FRAME = 0
-_TRANSFER = b"\x00\x53\x14"
+_PERFORMATIVE = bytes((values.DESCRIBED, values.SMALL_ULONG))
+_TRANSFER = 0x14
 _TRUE = (b"\x41", b"\x56\x01")
 _MESSAGE_FORMAT, _MORE = 3, 5  # positions in a transfer's list of fields
+
+
+class Frame(NamedTuple):
+    """One frame with a performative."""
+
+    data: bytes
+    body: int
+    """Where the performative starts."""
+
+    @property
+    def channel(self) -> int:
+        """The session, by the sender's number."""
+        return int.from_bytes(self.data[6:8], "big")
+
+    @property
+    def code(self) -> int:
+        """Which performative it is."""
+        return self.data[self.body + 2]
+
+    def fields(self, limit: int) -> list[values.Raw]:
+        """Its first fields; those at the end may be missing."""
+        return values.elements(self.data, self.body + 3, limit)
 
 
 class Piece(NamedTuple):
@@ -30,13 +53,15 @@ class Piece(NamedTuple):
 
 
 class FrameReader:
-    """Feed it what arrives; it gives back pieces for Proton and keeps the rest of an unfinished frame."""
+    """Feed it what arrives; it gives back pieces for Proton and keeps the rest of an unfinished frame.
 
-    def __init__(self) -> None:
+    Each frame with a performative is shown to `watch` first.
+    """
+
+    def __init__(self, watch: Callable[[Frame], None] = lambda _: None) -> None:
+        self._watch = watch
         self._buffer = bytearray()
-        self._open: dict[
-            tuple[bytes, bytes], int
-        ] = {}  # (channel, handle) -> format of an unfinished delivery
+        self._open: dict[tuple[int, bytes], int] = {}  # (channel, handle) -> format of an unfinished delivery
 
     def feed(self, data: bytes) -> Iterator[Piece]:
         """The pieces that are complete now; ValueError when this is no AMQP."""
@@ -45,7 +70,7 @@ class FrameReader:
         pieces: list[Piece] = []
         while (size := self._frame_size(position)) is not None:
             position += size
-            message_format = self._completed(position - size, size)
+            message_format = self._completed(bytes(buffer[position - size : position]))
             if message_format is not None:
                 pieces.append(Piece(bytes(buffer[start:position]), message_format))
                 start = position
@@ -65,18 +90,20 @@ class FrameReader:
             raise ValueError(f"a frame of {size} bytes")
         return size if len(self._buffer) - position >= size else None
 
-    def _completed(self, position: int, size: int) -> int | None:
+    def _completed(self, data: bytes) -> int | None:
         """The message-format, if this frame is a delivery's last transfer."""
-        frame = self._buffer[position : position + size]
-        body = 4 * frame[4]
+        frame = Frame(data, 4 * data[4])
         if (
-            frame[5] != _AMQP_FRAME
-            or bytes(frame[body : body + 3]) != _TRANSFER
-            or frame[:4] == _PROTOCOL_HEADER
+            data[:4] == _PROTOCOL_HEADER
+            or data[5] != _AMQP_FRAME
+            or data[frame.body : frame.body + 2] != _PERFORMATIVE
         ):
             return None
-        fields = values.elements(frame, body + 3, _MORE + 1)
-        delivery = (bytes(frame[6:8]), fields[0])
+        self._watch(frame)
+        if frame.code != _TRANSFER:
+            return None
+        fields = frame.fields(_MORE + 1)
+        delivery = (frame.channel, fields[0])
         if len(fields) > _MESSAGE_FORMAT and fields[_MESSAGE_FORMAT] != values.NULL:
             self._open.setdefault(delivery, values.integer(fields[_MESSAGE_FORMAT]))
         if len(fields) > _MORE and fields[_MORE] in _TRUE:

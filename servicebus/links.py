@@ -5,6 +5,7 @@ The methods named `on_…` are Proton's events.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     from servicebus.locks import Lock
     from servicebus.queue import MessageQueue
 
+_log = logging.getLogger(__name__)
+
 Event = Any
 """A proton.Event, whose parts Proton types as optional although each event has those of its kind."""
 
 _CREDIT = 1000  # transfers a sender may have on its way
+_NO_SESSIONS = "This local broker has no sessions."
 _SESSION_FILTER = "com.microsoft:session-filter"
 
 
@@ -63,7 +67,7 @@ class Links:
         self._broker = broker
         self._connection = connection
         self._receivers: dict[str, Receiver] = {}  # by link name
-        self._replies: dict[str, proton.Sender] = {}  # by node: where answers to requests go
+        self._replies: list[tuple[str, proton.Sender]] = []  # nodes, and where their answers go
         self._targets: dict[str, MessageQueue | str] = {}  # by link name: an entity, or a node for requests
         self._claims: set[str] = set()  # entities this connection showed a valid token for
 
@@ -79,6 +83,7 @@ class Links:
         """Answer in kind."""
         event.connection.container = "local-service-bus"
         event.connection.open()
+        self._connection.beat()
 
     def on_connection_remote_close(self, event: Event) -> None:
         """Answer in kind."""
@@ -129,8 +134,8 @@ class Links:
         if link.credit > 0 and not receiver.waiting:
             receiver.queue.attach(receiver)
             receiver.queue.dispatch()
-        if link.drain_mode and link.credit > 0:
-            link.drained()
+        if link.drain_mode and not link.drained():
+            self._connection.answer_drain(link)
 
     def on_delivery(self, event: Event) -> None:
         """A message or request came in, or a receiver settled what it holds."""
@@ -140,7 +145,13 @@ class Links:
         else:
             transfers.take_in(link, delivery, lambda raw: self._receive(link, raw))
 
+    def trust(self) -> None:
+        """The client showed a key: it needs no token."""
+        self._claims.add("")
+
     def _attach(self, link: Any) -> None:
+        if link.remote_target.type == proton.Terminus.COORDINATOR:
+            raise Refused("amqp:not-implemented", "This local broker has no transactions.")
         address = (link.remote_source if link.is_sender else link.remote_target).address or ""
         node = tokens.scope(address)
         entity_name, _, suffix = node.rpartition(requests.MANAGEMENT)
@@ -151,7 +162,7 @@ class Links:
             if node != requests.CBS:
                 self._entity(entity_name, address)
             if link.is_sender:
-                self._replies[node] = link
+                self._replies.append((node, link))
             else:
                 self._targets[link.name] = node
         elif link.is_sender:
@@ -166,7 +177,9 @@ class Links:
         if isinstance(queue, Relay):
             raise Refused("amqp:not-allowed", queue.no_receivers)
         if _asks_for_session(link):
-            raise Refused("amqp:not-implemented", "This local broker has no sessions.")
+            # JavaScript's acceptSession puts words of its own in place of these, so they are said here too.
+            _log.warning("A client asked for a session of %s. %s", queue.path, _NO_SESSIONS)
+            raise Refused("amqp:not-implemented", _NO_SESSIONS)
         return Receiver(
             link, self._connection, queue, deletes=link.remote_snd_settle_mode == proton.Link.SND_SETTLED
         )
@@ -191,9 +204,7 @@ class Links:
         receiver = self._receivers.pop(link.name, None)
         if receiver:
             receiver.gone = True
-        for node, reply in list(self._replies.items()):
-            if reply.name == link.name:
-                del self._replies[node]
+        self._replies = [(node, reply) for node, reply in self._replies if reply is not link]
 
     def _receive(self, link: proton.Receiver, raw: bytes) -> None:
         """A whole delivery: a message for an entity, or a request to a node."""
@@ -208,10 +219,11 @@ class Links:
             with self._broker.operation("send", target.name):
                 target.publish(unbatch(raw) if batch else [raw])
             return
-        reply = requests.answer(self._broker, self._claims, target, raw)
-        link_back = self._replies.get(target)
-        if link_back:
-            transfers.send(link_back, reply, None)
+        to, reply = requests.answer(self._broker, self._claims, target, raw)
+        links = [each for node, each in self._replies if node == target]
+        named = [each for each in links if each.remote_target.address == to]
+        if links:
+            transfers.send((named or links)[-1], reply, None)
 
 
 def _sendable(entity: MessageQueue) -> MessageQueue:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import proton
 
+from servicebus import transfers
 from servicebus.errors import Refused
 from servicebus.queue import Outcome
 
@@ -76,6 +77,7 @@ def _settle(queue: MessageQueue, body: Body) -> Answer:
         _OUTCOMES[body["disposition-status"]],
         body.get("deadletter-reason"),
         body.get("deadletter-description"),
+        transfers.encoded(body.get("properties-to-modify") or {}),
     )
     return 200, None
 

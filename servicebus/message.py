@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
@@ -60,13 +61,17 @@ class Message:
 
     @classmethod
     def sent(cls, raw: bytes) -> Self:
-        """Read what a client sends, without what only the broker says of a message.
+        """Read what a client sends, without what only the broker says of a message; one without an id gets one.
 
         ValueError or IndexError when it is none.
         """
         message = cls.parse(raw)
         for name in _OWN:
             message.annotations.pop(name, None)
+        if message.message_id is None:
+            message.message_id = values.string(uuid.uuid4().hex)
+            fields = [message.message_id, *message.property_fields()[1:]]
+            message.properties = _section_start(PROPERTIES) + values.encode_list(fields)
         return message
 
     @classmethod
@@ -149,15 +154,18 @@ class Message:
             )
         )
 
+    def merge(self, properties: dict[Raw, Raw]) -> None:
+        """Set application properties, given as encoded keys and values."""
+        if properties:
+            merged = values.map_of(self.application[3:]) if self.application else {}
+            self.application = _section_start(APPLICATION) + values.encode_map(merged | properties)
+
     def explain(self, source: str, reason: str | None, description: str | None) -> None:
         """Note where and why the message died, as clients look for it; it is an ordinary message from here on."""
         self.annotations[_DEAD_LETTER_SOURCE] = values.string(source)
         self.annotations.setdefault(_FIRST_NUMBER, values.long(self.sequence_number))
-        properties = values.map_of(self.application[3:]) if self.application else {}
-        for key, text in ((_REASON, reason), (_DESCRIPTION, description)):
-            if text is not None:
-                properties[key] = values.string(text)
-        self.application = _section_start(APPLICATION) + values.encode_map(properties) if properties else b""
+        said = {_REASON: reason, _DESCRIPTION: description}
+        self.merge({key: values.string(text) for key, text in said.items() if text is not None})
         self.annotations.pop(_SCHEDULED, None)
         self.state, self.expires = State.ACTIVE, None
 
@@ -167,8 +175,7 @@ def unbatch(raw: bytes) -> list[bytes]:
     found: list[bytes] = []
     for code, _, value in _sections(raw):
         if code == DATA:
-            prefix = 2 if value[0] == 0xA0 else 5  # noqa: PLR2004 - the short form of binary
-            found.append(value[prefix:])
+            found.append(values.binary_of(value))
     return found
 
 

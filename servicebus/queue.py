@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from servicebus.broker import Broker
     from servicebus.entities import Settings
+    from servicebus.values import Raw
 
 _RESERVE = 1000  # sequence numbers noted as used at once: one write in a thousand instead of one a message
 
@@ -151,10 +152,14 @@ class MessageQueue:
         outcome: Outcome,
         reason: str | None = None,
         description: str | None = None,
+        properties: dict[Raw, Raw] | None = None,
     ) -> None:
-        """Decide about locked messages, all or none."""
+        """Decide about locked messages, all or none; properties are merged into those the messages have."""
         for lock in [self._locks.held(token) for token in tokens]:
             message = lock.message
+            if properties and outcome is not Outcome.COMPLETE:
+                message.merge(properties)
+                self._broker.store.add(self.name, message)
             if outcome is Outcome.COMPLETE:
                 self._locks.free(lock)
                 self._remove(message)
@@ -225,10 +230,10 @@ class MessageQueue:
     def _come_due(self, message: Message) -> None:
         if self._messages.get(message.sequence_number) is not message:
             return  # cancelled
-        message.state, message.enqueued = State.ACTIVE, message.due
-        with self._broker.store.transaction():
-            self._broker.store.update(self.name, message)
-            self._place(message)
+        with self._broker.store.transaction():  # to the end of the queue, under a new number
+            self._remove(message)
+            message.state, message.enqueued = State.ACTIVE, message.due
+            self.keep(message)
 
     def _expire(self, message: Message) -> None:
         here = self._messages.get(message.sequence_number) is message

@@ -16,8 +16,8 @@ CBS = "$cbs"
 MANAGEMENT = "/$management"
 
 
-def answer(broker: Broker, claims: set[str], node: str, raw: bytes) -> bytes:
-    """The encoded answer to one encoded request; a faulty request is answered too."""
+def answer(broker: Broker, claims: set[str], node: str, raw: bytes) -> tuple[str | None, bytes]:
+    """Where to, and the encoded answer to one encoded request; a faulty request is answered too."""
     request = proton.Message()
     request.decode(raw)
     try:
@@ -34,7 +34,7 @@ def answer(broker: Broker, claims: set[str], node: str, raw: bytes) -> bytes:
         properties["errorCondition"] = proton.symbol(error)
     reply = proton.Message(body=body, properties=properties)
     reply.correlation_id = request.id
-    return bytes(reply.encode())
+    return request.reply_to, bytes(reply.encode())
 
 
 def _act(

@@ -56,9 +56,9 @@ class Store:
         self._db.execute("COMMIT")
 
     def add(self, entity: str, message: Message) -> None:
-        """Keep a new message."""
+        """Keep a message whole."""
         self._db.execute(
-            "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 entity,
                 message.sequence_number,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import proton
 
+from servicebus import values
 from servicebus.conditions import condition
 from servicebus.errors import Refused, Silenced
 from servicebus.queue import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from servicebus.broker import Broker
     from servicebus.locks import Lock
+    from servicebus.values import Raw
+
+_DEAD_LETTER = "com.microsoft:dead-letter"
 
 
 def send(link: proton.Sender, message: bytes, lock: Lock | None) -> None:
@@ -85,26 +89,35 @@ def settle(broker: Broker, delivery: proton.Delivery) -> None:
     delivery.settle()
 
 
+def encoded(properties: Mapping[Any, Any]) -> dict[Raw, Raw]:
+    """Properties as a message holds them, their types kept."""
+    found: dict[Raw, Raw] = {}
+    for key, value in properties.items():
+        data = proton.Data()
+        data.put_object(value)
+        found[values.string(str(key))] = bytes(data.encode())
+    return found
+
+
 def _outcome(delivery: proton.Delivery) -> Outcome | None:
-    state, remote = delivery.remote_state, delivery.remote
-    if state == proton.Disposition.MODIFIED:
-        if remote.undeliverable:
-            return Outcome.DEFER
-        return Outcome.ABANDON if remote.failed else Outcome.RELEASE
+    """What Azure makes of a state; an abandon of .NET's or JavaScript's client does not say that it failed."""
+    if delivery.remote_state == proton.Disposition.MODIFIED:
+        return Outcome.DEFER if delivery.remote.undeliverable else Outcome.ABANDON
     return {
         proton.Disposition.ACCEPTED: Outcome.COMPLETE,
         proton.Disposition.RELEASED: Outcome.RELEASE,
         proton.Disposition.REJECTED: Outcome.DEAD_LETTER,
-    }.get(state)
+    }.get(delivery.remote_state)
 
 
-def _reason(delivery: proton.Delivery) -> tuple[str | None, str | None]:
-    """Why a message is dead-lettered: in the error's info, or else the error itself."""
+def _reason(delivery: proton.Delivery) -> tuple[str | None, str | None, dict[Raw, Raw]]:
+    """Why a message is dead-lettered, in the error's info or else the error itself; and properties to set."""
+    if delivery.remote_state == proton.Disposition.MODIFIED:
+        return None, None, encoded(delivery.remote.annotations or {})
     error = delivery.remote.condition if delivery.remote_state == proton.Disposition.REJECTED else None
     if error is None:
-        return None, None
-    info = error.info or {}
-    return (
-        info.get("DeadLetterReason", error.name),
-        info.get("DeadLetterErrorDescription", error.description),
-    )
+        return None, None, {}
+    info = {str(key): value for key, value in (error.info or {}).items()}
+    own = (None, None) if error.name == _DEAD_LETTER else (error.name, error.description)
+    reason, description = info.pop("DeadLetterReason", own[0]), info.pop("DeadLetterErrorDescription", own[1])
+    return reason, description, encoded(info)

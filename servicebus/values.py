@@ -90,6 +90,17 @@ def encode_map(values: dict[Raw, Raw]) -> Raw:
     return b"\xd1" + struct.pack(">II", len(body) + 4, 2 * len(values)) + body
 
 
+def encode_list(fields: list[Raw]) -> Raw:
+    """A list of encoded values."""
+    body = b"".join(fields)
+    return b"\xd0" + struct.pack(">II", len(body) + 4, len(fields)) + body
+
+
+def binary_of(raw: Raw) -> bytes:
+    """The content of a binary."""
+    return raw[2:] if raw[0] == 0xA0 else raw[5:]  # noqa: PLR2004 - the short form
+
+
 def _encode_bytes(short_code: int, data: bytes) -> Raw:
     size = len(data)
     if size <= _LONGEST_SHORT:
