@@ -71,13 +71,15 @@ class Project:
         files = [block.file for block in self.blocks if block.file is not None]
         if any(file.startswith("jobs/") for file in files):
             self._run_jobs()
+        tests = [file for file in files if file.startswith("tests/")]
+        if tests:
+            assert " passed" in self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
         for file in files:
-            if file.startswith("tests/"):
-                assert " passed" in self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", file)
-            elif not file.startswith("jobs/"):
+            if not file.startswith(("jobs/", "tests/")):
                 self.run(file)
         rest = "\n".join(block.text for block in self.blocks if block.file is None)
-        self.run("-W", "error", "-c", rest)
+        if rest:
+            self.run("-W", "error", "-c", rest)
 
     def _run_jobs(self) -> None:
         listed = self.runonce("list")
