@@ -41,6 +41,10 @@ class StoreError(RunonceError):
     """Azure Storage refused a request for a reason that trying again will not change."""
 
 
+class UnreadableRowError(StoreError):
+    """A row in the table is of a newer version of runonce, or was edited by hand; it is left as it is."""
+
+
 class StoreUnavailableError(StoreError):
     """Azure Storage could not be reached in time; the request may or may not have been carried out."""
 

@@ -19,8 +19,8 @@ def audit(ctx: typer.Context, as_json: Json = False) -> None:
     from runonce.runs.table import read_jobs  # noqa: PLC0415
 
     context = Context.of(ctx)
-    rows = {name: row for name, (row, _) in read_jobs(context.dispatcher.registry).items()}
-    audited = audit_jobs(context.found.jobs.values(), rows, context.clock.now())
+    read = read_jobs(context.dispatcher.registry)
+    audited = audit_jobs(context.found.jobs.values(), read, context.clock.now())
     overdue = any(one.state == "overdue" for one in audited)
     if as_json:
         listed = [

@@ -160,7 +160,7 @@ class Context:
 
         row, etag = read_job(self.dispatcher.registry, name)
         if etag is None and name not in self.found.jobs:
-            known = {*self.found.jobs, *read_jobs(self.dispatcher.registry)}
+            known = {*self.found.jobs, *read_jobs(self.dispatcher.registry).rows}
             message = f"There is no job {name!r}, in the code or in storage; the jobs are: {_listed(known)}."
             raise self._unknown(name, sorted(known), message)
         return row

@@ -221,7 +221,8 @@ def status(
 
 
 def _name(job: report.JobStatus) -> Any:
-    return output.styled((job.name, "bold"), *([] if job.in_code else [("\nnot in the code", "yellow")]))
+    remark = "\nits row cannot be read" if job.unreadable else "" if job.in_code else "\nnot in the code"
+    return output.styled((job.name, "bold"), (remark, "red" if job.unreadable else "yellow"))
 
 
 def _doing(job: report.JobStatus, now: datetime) -> Any:

@@ -81,8 +81,8 @@ def serve(ctx: typer.Context) -> None:
     from runonce.hosts.local import LocalHost  # noqa: PLC0415 - only here
     from runonce.runs.table import read_jobs  # noqa: PLC0415
 
-    rows = read_jobs(runtime.dispatcher.registry)  # storage out of reach is better said now, in one line
-    paused = {name for name, (row, _) in rows.items() if row.paused_at is not None}
+    rows = read_jobs(runtime.dispatcher.registry).rows  # storage out of reach is better said now, in one line
+    paused = {name for name, row in rows.items() if row.paused_at is not None}
     served, refused = _carried(context)
     _banner(context, paused, served, refused)
     consumers = []

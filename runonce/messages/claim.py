@@ -1,19 +1,17 @@
 """A message's claim: taken by whoever is first, kept alive while it is worked on, finished once.
 
-Every transition is conditional on the row being as it was, so a paused owner that wakes up after a takeover
+Every transition is conditional on the row being as it was, so a paused holder that wakes up after a takeover
 changes nothing, and rows it commits with its claim are rolled back with it.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runonce.errors import (
-    AlreadyRecordedError,
     ConflictError,
     Fenced,
     InputError,
@@ -21,8 +19,8 @@ from runonce.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from runonce.execution.commit import commit_surely
-from runonce.messages.plan import Arrival, Verdict, decide, finished, first
+from runonce.execution.owned import Owned
+from runonce.messages.plan import Arrival, Claimable, Settle, Verdict, decide, finished, first
 from runonce.messages.rows import MessageRow, State, decode_message, effect_key, place
 from runonce.stores.columns import column_problem, encode
 from runonce.stores.protocols import Insert, Replace, Row
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 TRIES = 6
 MARGIN = 0.2
-"""Part of a claim's lease before its end in which its owner no longer trusts it."""
+"""Part of a claim's lease before its end in which its holder no longer trusts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,17 @@ class Delivered:
     reconcile: Callable[[MessageRow], bool | None] | None = None
 
 
+class Settled(NamedTuple):
+    """A message that is not to be handled, and its claim's row where that was read."""
+
+    settlement: Settlement
+    row: MessageRow | None
+
+
 def claim_message(
     registry: Registry, handler: Handler, delivered: Delivered, lease: int
-) -> MessageClaim | tuple[Settlement, MessageRow | None]:
-    """Claim a message, or how it is to be settled instead, with its row.
+) -> MessageClaim | Settled:
+    """Claim a message, or how it is to be settled instead.
 
     One call on a first delivery (insert, for mostly nobody was there), one for a redelivery of finished work
     (read first).
@@ -64,11 +69,9 @@ def claim_message(
     Raises:
         StoreUnavailableError: The table did not answer. Nothing may run.
     """
-    partition, row_key = place(registry.namespace, handler.entity, handler.name, delivered.key)
-    owner = str(uuid.uuid4())
-    started = registry.clock.elapsed()
+    at = place(registry.namespace, handler.entity, handler.name, delivered.key)
     arrival = Arrival(
-        owner=owner,
+        holder=str(uuid.uuid4()),
         host=registry.host,
         now=registry.clock.now(),
         message_id=delivered.message_id,
@@ -76,73 +79,81 @@ def claim_message(
         lease=lease,
         reschedules=delivered.reschedules,
     )
+    started = registry.clock.elapsed()
+    judge = _Judge(handler, delivered, arrival)
     read: Row | None = None
     look = delivered.redelivered
     failure: StoreError | None = None
     for _ in range(TRIES):
         try:
             if look:
-                read = registry.table.get(partition, row_key)
-            verdict = _verdict(handler, delivered, read, arrival)
-            if isinstance(verdict, MessageRow):  # ours already: an earlier try was carried out
-                return MessageClaim(
-                    registry, handler, partition, row_key, verdict, read.etag if read else "", started
-                )
+                read = registry.table.get(*at)
+            row = None if read is None else decode_message(read)
+            if read and row and row.holder == arrival.holder and row.state is State.CLAIMED:
+                return MessageClaim(registry, handler, at, row, read.etag, started)  # an earlier try of ours
+            verdict = judge(row, read)
             if verdict.row is None:
-                row = decode_message(read) if read is not None else None
-                return verdict.settlement or _never(), row
-            row = replace(verdict.row, write_id=uuid.uuid4().hex)
-            write = Replace(row_key, encode(row), read.etag) if read else Insert(row_key, encode(row))
-            etag = registry.table.commit(partition, [write])[0]
-        except ConflictError as error:
-            look, failure = True, error
-        except StoreUnavailableError as error:
+                return Settled(verdict.settlement, row)
+            after = replace(verdict.row, write_id=uuid.uuid4().hex)
+            write = Replace(at[1], encode(after), read.etag) if read else Insert(at[1], encode(after))
+            etag = registry.table.commit(at[0], [write])[0]
+        except (ConflictError, StoreUnavailableError) as error:
             look, failure = True, error
         else:
-            if verdict.settlement is not None:
-                return verdict.settlement, row
-            return MessageClaim(registry, handler, partition, row_key, row, etag, started)
+            if isinstance(verdict, Claimable):
+                return MessageClaim(registry, handler, at, after, etag, started)
+            return Settled(verdict.settlement, after)
     raise StoreUnavailableError(f"Handler {handler.name}, message {delivered.message_id}: {failure}")
 
 
-def _verdict(
-    handler: Handler, delivered: Delivered, read: Row | None, arrival: Arrival
-) -> Verdict | MessageRow:
-    if read is None:
-        return Verdict(first(handler, delivered.key, arrival))
-    row = decode_message(read)
-    if row.owner == arrival.owner and row.state is State.CLAIMED:
-        return row
-    return decide(handler, row, read, arrival, delivered.reconcile)
+class _Judge:
+    """Decides, and asks the handler's hook once for each holder that died, however often the row is read."""
+
+    def __init__(self, handler: Handler, delivered: Delivered, arrival: Arrival) -> None:
+        self._handler = handler
+        self._delivered = delivered
+        self._arrival = arrival
+        self._answers: dict[int, bool | None] = {}
+
+    def __call__(self, row: MessageRow | None, read: Row | None) -> Verdict:
+        if row is None or read is None:
+            return Claimable(first(self._handler, self._delivered.key, self._arrival))
+        verdict = decide(self._handler, row, read, self._arrival, self._answers.get(row.token))
+        hook = self._delivered.reconcile
+        if (
+            isinstance(verdict, Settle)
+            and verdict.asks
+            and hook is not None
+            and row.token not in self._answers
+        ):
+            self._answers[row.token] = hook(row)
+            return self(row, read)
+        return verdict
 
 
-def _never() -> Settlement:
-    raise AssertionError("a verdict that changes no row settles the message")
-
-
-class MessageClaim:
+class MessageClaim(Owned[tuple[MessageRow]]):
     """A message that is ours, until it is finished, given back, or taken over."""
 
     def __init__(
         self,
         registry: Registry,
         handler: Handler,
-        partition: str,
-        row_key: str,
+        place: tuple[str, str],
         row: MessageRow,
         etag: str,
         started: float,
     ) -> None:
-        self.row = row
-        self._registry = registry
+        partition, key = place
+        super().__init__(registry, partition, (key,), (row,), (etag,))
         self._handler = handler
-        self._partition = partition
-        self._row_key = row_key
-        self._etag = etag
-        self._lock = threading.Lock()
         self._lost: LeaseLost | None = None
         self._let_go = False
         self._trust(started)
+
+    @property
+    def row(self) -> MessageRow:
+        """The row as it was last written or read."""
+        return self._rows[0]
 
     def _trust(self, started: float) -> None:
         self.trusted_until = started + self.row.lease * (1 - MARGIN)
@@ -187,13 +198,9 @@ class MessageClaim:
                     return
                 started = self._registry.clock.elapsed()
                 try:
-                    self._etag = self._registry.table.commit(
-                        self._partition, [Replace(self._row_key, encode(self.row), self._etag)]
-                    )[0]
+                    self._write(self._rows, [])
                 except ConflictError:
-                    self._read_back(
-                        ""
-                    )  # raises if somebody else has it; else an earlier beat's reply was lost
+                    self._read_back()  # raises if somebody else has it; else an earlier beat's reply was lost
                 else:
                     self._trust(started)
                     return
@@ -209,7 +216,7 @@ class MessageClaim:
         follow_ups: int = 0,
     ) -> None:
         """Keep a checkpoint, and the follow-ups of the work it stands for; raises as `done`."""
-        self._commit(
+        self._change(
             lambda row: replace(
                 row,
                 checkpoint=checkpoint,
@@ -237,7 +244,7 @@ class MessageClaim:
             StoreUnavailableError: The table did not answer for a minute.
         """
         now = self._registry.clock.now()
-        self._commit(
+        self._change(
             lambda row: replace(
                 finished(self._handler, row, State.DONE, now), result=result, outbox=tuple(outbox)
             ),
@@ -246,7 +253,7 @@ class MessageClaim:
 
     def release(self, retry_at: datetime | None, reason: str, *, failed: bool, error: str = "") -> None:
         """Give the message back, to be claimed again from `retry_at`; raises as `done`."""
-        self._commit(
+        self._change(
             lambda row: replace(
                 row,
                 state=State.RELEASED,
@@ -260,7 +267,7 @@ class MessageClaim:
     def fail(self, reason: str, error: str = "") -> None:
         """Mark the message failed for good; raises as `done`."""
         now = self._registry.clock.now()
-        self._commit(
+        self._change(
             lambda row: replace(
                 finished(self._handler, row, State.FAILED, now, reason),
                 error=error,
@@ -268,27 +275,15 @@ class MessageClaim:
             )
         )
 
-    def _commit(
+    def _change(
         self,
         change: Callable[[MessageRow], MessageRow],
         effects: Mapping[str, Mapping[str, Value]] | None = None,
     ) -> None:
-        write_id = uuid.uuid4().hex
-        inserts = [
-            Insert(effect_key(self._row_key, name), {"name": name, "key": self.row.key, **values})
+        inserts = {
+            name: Insert(effect_key(self._keys[0], name), {"name": name, "key": self.row.key, **values})
             for name, values in (effects or {}).items()
-        ]
-
-        def changed() -> MessageRow:
-            return replace(change(self.row), write_id=write_id)
-
-        def refused(error: ConflictError) -> None:
-            if error.exists:
-                name = list(effects or {})[error.index - 1]
-                raise AlreadyRecordedError(
-                    f"Handler {self._handler.name}, message {self.row.message_id}: it committed a row {name!r} before."
-                ) from error
-
+        }
         with self._lock:
             if self.row.state is not State.CLAIMED:
                 raise InputError(
@@ -296,49 +291,34 @@ class MessageClaim:
                     f"nothing more can be written with it; let message.commit be the handler's last step."
                 )
             started = self._registry.clock.elapsed()
-            after: MessageRow | None = None
+            self._commit(lambda rows: (change(rows[0]),), inserts)
+            self._trust(started)
 
-            def build() -> list[Insert | Replace]:
-                nonlocal after
-                after = changed()
-                return [Replace(self._row_key, encode(after), self._etag), *inserts]
-
-            etags = commit_surely(
-                self._registry.table,
-                self._partition,
-                self._registry.clock,
-                check=self._check_not_taken,
-                build=build,
-                read_back=lambda: self._read_back(write_id),
-                refused=refused,
-            )
-            if etags is not None and after is not None:
-                self.row, self._etag = after, etags[0]
-                self._trust(started)
-
-    def _check_not_taken(self) -> None:
+    def _check_right(self) -> None:
         if self._lost is not None:
             raise self._lost
 
-    def _read_back(self, write_id: str) -> bool:
-        """Take over the row as it is; True when nothing is left to write.
+    def _is_written(self, write_id: str) -> bool:
+        """Also where an earlier write, whose reply never came, has finished the claim."""
+        return super()._is_written(write_id) or self.row.state is not State.CLAIMED
 
-        That is when this very write had been carried out, or an earlier one that finished the claim, whose
-        reply never came.
-        """
-        read = self._registry.table.get(self._partition, self._row_key)
-        row = None if read is None else decode_message(read)
-        if read is None or row is None or row.owner != self.row.owner or row.epoch != self.row.epoch:
-            who = "nobody" if row is None else f"{row.host} with epoch {row.epoch}"
+    def _ours(self, read: tuple[Row | None, ...]) -> tuple[MessageRow]:
+        row = None if read[0] is None else decode_message(read[0])
+        if row is None or row.holder != self.row.holder or row.token != self.row.token:
+            who = "nobody" if row is None else f"{row.host} with token {row.token}"
             self._lost = LeaseLost(
                 f"Handler {self._handler.name}, message {self.row.message_id} is {who}'s now."
             )
             raise Fenced(
-                f"Handler {self._handler.name}, message {self.row.message_id}: epoch {self.row.epoch} is older than "
+                f"Handler {self._handler.name}, message {self.row.message_id}: token {self.row.token} is older than "
                 f"what {who} holds; the write was refused."
             )
-        self.row, self._etag = row, read.etag
-        return row.write_id == write_id or row.state is not State.CLAIMED
+        return (row,)
+
+    def _recorded(self, key: str) -> str:
+        return (
+            f"Handler {self._handler.name}, message {self.row.message_id}: it committed a row {key!r} before."
+        )
 
 
 def result_text(value: Any, handler: str) -> str:

@@ -208,7 +208,7 @@ class Deliverer:
         rights = Rights(
             claim=claim,
             stop=stop,
-            blobs=Blobs(self.stores.blobs, self.settings.namespace, owner, row.epoch, claim.check),
+            blobs=Blobs(self.stores.blobs, self.settings.namespace, owner, row.token, claim.check),
             checkpoint=Checkpoint(f"Handler {handler.name}", save, row.checkpoint, row.progress),
             log=run_logger(handler.name, f"message {row.message_id}", row.attempt),
             keep=lambda result: result_text(result, handler.name) if handler.keep_result else "",

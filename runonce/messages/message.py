@@ -151,7 +151,7 @@ class Message:
     @property
     def fencing_token(self) -> int:
         """Rises with every claim of this message; have older ones refused by what you write to."""
-        return self._claimed().epoch
+        return self._claimed().token
 
     @property
     def idempotency_key(self) -> str:

@@ -1,7 +1,7 @@
-"""What a delivery of a message means, decided from its claim row alone. Pure: no I/O, no client's clock.
+"""What a delivery of a message means, decided from its claim row alone. Pure: no I/O, and no code of the user's.
 
 Whether another holder's claim has ended is judged by the server's clock on both sides: when it last wrote the
-row (`Timestamp`), and when it answered the read (`Date`).
+row (`Timestamp`), and when it answered the read (`Date`). Only the wait for a retry goes by this host's clock.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from runonce.stores.columns import to_text
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from runonce.messages.definition import Handler
     from runonce.stores.protocols import Row
 
@@ -32,7 +30,7 @@ EARLY = timedelta(seconds=2)
 class Arrival:
     """A delivery, as far as the decision needs it."""
 
-    owner: str
+    holder: str
     host: str
     now: datetime
     message_id: str
@@ -42,11 +40,24 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the row becomes (None: it stays), and either the claim is ours or the message is settled so."""
+class Claimable:
+    """The message is ours once its row is so."""
 
-    row: MessageRow | None
-    settlement: Settlement | None = None
+    row: MessageRow
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The message is not to be handled."""
+
+    settlement: Settlement
+    row: MessageRow | None = None
+    """What its row becomes first; None: it stays as it is."""
+    asks: bool = False
+    """Whether knowing if the effect happened would change this."""
+
+
+Verdict = Claimable | Settle
 
 
 def first(handler: Handler, key: str, arrival: Arrival) -> MessageRow:
@@ -60,27 +71,30 @@ def decide(  # noqa: PLR0911 - one answer for each state
     row: MessageRow,
     read: Row,
     arrival: Arrival,
-    reconcile: Callable[[MessageRow], bool | None] | None = None,
+    happened: bool | None = None,
 ) -> Verdict:
-    """What a delivery means when the message was claimed before."""
+    """What a delivery means when the message was claimed before.
+
+    `happened` says, where it is known, whether an attempt whose host died had its effect.
+    """
     if row.fingerprint != arrival.fingerprint:
-        return Verdict(None, _reused(handler, row, arrival))
+        return Settle(_reused(handler, row, arrival))
     match row.state:
         case State.DONE:
-            return Verdict(None, Complete(duplicate=True))
+            return Settle(Complete(duplicate=True))
         case State.FAILED:
-            return Verdict(None, DeadLetter("Failed", row.reason))
+            return Settle(DeadLetter("Failed", row.reason))
         case State.UNKNOWN:
-            return _reconciled(handler, row, arrival, reconcile)
+            return _reconciled(handler, row, arrival, happened)
         case State.RELEASED:
             if row.retry_at is not None and row.retry_at - arrival.now > EARLY:
                 wait = (row.retry_at - arrival.now).total_seconds()
-                return Verdict(None, Reschedule(wait, f"its retry is due at {to_text(row.retry_at)}"))
-            return Verdict(_claimed(row, arrival))
+                return Settle(Reschedule(wait, f"its retry is due at {to_text(row.retry_at)}"))
+            return Claimable(_claimed(row, arrival))
         case State.CLAIMED:
             if not expired(row, read):
-                return Verdict(None, Reschedule(backoff(arrival.reschedules), f"in progress on {row.host}"))
-            return _abandoned(handler, row, arrival, reconcile)
+                return Settle(Reschedule(backoff(arrival.reschedules), f"in progress on {row.host}"))
+            return _abandoned(handler, row, arrival, happened)
 
 
 def expired(row: MessageRow, read: Row) -> bool:
@@ -94,8 +108,8 @@ def _claimed(row: MessageRow, arrival: Arrival) -> MessageRow:
         state=State.CLAIMED,
         reason="",
         error="",
-        owner=arrival.owner,
-        epoch=row.epoch + 1,
+        holder=arrival.holder,
+        token=row.token + 1,
         attempt=row.attempt + 1,
         fingerprint=arrival.fingerprint,
         message_id=arrival.message_id,
@@ -116,38 +130,33 @@ def _reused(handler: Handler, row: MessageRow, arrival: Arrival) -> DeadLetter:
     )
 
 
-def _abandoned(
-    handler: Handler, row: MessageRow, arrival: Arrival, reconcile: Callable[[MessageRow], bool | None] | None
-) -> Verdict:
+def _abandoned(handler: Handler, row: MessageRow, arrival: Arrival, happened: bool | None) -> Verdict:
     """The holder died: take over, or find out first whether the effect happened."""
     # The row changes hands even where nobody handles the message now, so that the holder, should it only have
     # been paused, can no longer write.
-    row = replace(row, abandoned=row.abandoned + 1, owner=arrival.owner)
+    row = replace(row, abandoned=row.abandoned + 1, holder=arrival.holder)
     if handler.on_abandoned == "hold":
-        return _reconciled(handler, row, arrival, reconcile)
+        return _reconciled(handler, row, arrival, happened)
     return _again(handler, row, arrival)
 
 
 def _again(handler: Handler, row: MessageRow, arrival: Arrival) -> Verdict:
     """Handle it once more, unless that has killed too many hosts."""
     if row.abandoned < MAX_ABANDONED:
-        return Verdict(_claimed(row, arrival))
+        return Claimable(_claimed(row, arrival))
     reason = (
         f"Handler {handler.name}, message {arrival.message_id}: its host died during {row.abandoned} attempts; the "
         f"message itself may be what kills it. Correct the handler, then `runonce dead-letters replay {handler.name}`."
     )
     failed = finished(handler, row, State.FAILED, arrival.now, reason)
-    return Verdict(failed, DeadLetter("Abandoned", reason))
+    return Settle(DeadLetter("Abandoned", reason), failed)
 
 
-def _reconciled(
-    handler: Handler, row: MessageRow, arrival: Arrival, reconcile: Callable[[MessageRow], bool | None] | None
-) -> Verdict:
-    """Ask the handler's hook whether the effect happened; without an answer the message is unknown."""
-    happened = None if reconcile is None else reconcile(row)
+def _reconciled(handler: Handler, row: MessageRow, arrival: Arrival, happened: bool | None) -> Verdict:
+    """Where nobody knows whether the effect happened, the message is unknown."""
     if happened is True:
         done = finished(handler, row, State.DONE, arrival.now, "reconciled: the effect had happened")
-        return Verdict(done, Complete())
+        return Settle(Complete(), done)
     if happened is False:
         return _again(handler, row, arrival)
     reason = (
@@ -155,8 +164,8 @@ def _reconciled(
         f"knows whether it took effect. Find out, then `runonce dead-letters replay {handler.name}` or purge it."
     )
     if row.state is State.UNKNOWN:
-        return Verdict(None, DeadLetter("Unknown", reason))
-    return Verdict(replace(row, state=State.UNKNOWN, reason=reason), DeadLetter("Unknown", reason))
+        return Settle(DeadLetter("Unknown", reason), asks=True)
+    return Settle(DeadLetter("Unknown", reason), replace(row, state=State.UNKNOWN, reason=reason), asks=True)
 
 
 def finished(handler: Handler, row: MessageRow, state: State, now: datetime, reason: str = "") -> MessageRow:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping  # noqa: TC003 - the codec reads the annotations
 from dataclasses import dataclass, field
+from datetime import datetime  # noqa: TC003 - as above
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from runonce.errors import InputError
-from runonce.stores.columns import from_text, readable
+from runonce.stores.columns import Columns, decode
 from runonce.transports.ids import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Sequence
 
     from runonce.stores.protocols import Row
 
@@ -38,7 +39,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRow:
+class MessageRow(Columns):
     """The claim and record of one message of one handler."""
 
     handler: str
@@ -47,9 +48,9 @@ class MessageRow:
     state: State = State.CLAIMED
     reason: str = ""
     error: str = ""
-    owner: str = ""
+    holder: str = field(default="", metadata={"was": "owner"})
     write_id: str = ""
-    epoch: int = 0
+    token: int = field(default=0, metadata={"was": "epoch"})
     """Rises with every claim of the message: its fencing token."""
     attempt: int = 0
     failures: int = 0
@@ -109,42 +110,9 @@ def decode_message(row: Row) -> MessageRow:
     """The claim row that was read.
 
     Raises:
-        StoreError: It is not one, or was edited by hand.
+        UnreadableRowError: It is of a newer format, or was edited by hand.
     """
-    with readable(row):
-        return _decode(row)
-
-
-def _decode(row: Row) -> MessageRow:
-    v = row.values
-    texts = (
-        "handler",
-        "entity",
-        "key",
-        "reason",
-        "error",
-        "owner",
-        "write_id",
-        "fingerprint",
-        "message_id",
-        "host",
-        "checkpoint",
-        "result",
-    )
-    numbers = ("epoch", "attempt", "failures", "abandoned", "generation", "lease", "follow_ups")
-    instants = ("started_at", "finished_at", "retry_at", "expires_at")
-    known: dict[str, Any] = {
-        **{name: str(v[name]) for name in texts},
-        **{name: int(v[name]) for name in numbers},
-        **{name: from_text(str(v[name])) for name in instants},
-    }
-    return MessageRow(
-        state=State(str(v["state"])),
-        progress=dict(json.loads(str(v["progress"]))),
-        outbox=tuple(json.loads(str(v["outbox"]))),
-        replays=tuple(json.loads(str(v["replays"]))),
-        **known,
-    )
+    return decode(MessageRow, row)
 
 
 def check_outbox(handler: str, outbox: Sequence[Mapping[str, Any]]) -> None:

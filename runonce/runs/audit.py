@@ -18,9 +18,10 @@ from runonce.runs.rows import JobRow
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from runonce.runs.definition import ScheduledJob
+    from runonce.runs.table import Jobs
 
 log = logging.getLogger("runonce.audit")
 recovery_log = logging.getLogger("runonce.recovery")
@@ -50,20 +51,22 @@ class Audited:
     last_finished_at: datetime | None
 
 
-def audit(jobs: Iterable[ScheduledJob], rows: Mapping[str, JobRow], now: datetime) -> list[Audited]:
-    """How each job stands, by name."""
+def audit(jobs: Iterable[ScheduledJob], read: Jobs, now: datetime) -> list[Audited]:
+    """How each job stands, by name; one whose row cannot be read does not run, so it is overdue."""
     return [
-        audit_job(job, rows.get(job.name, JobRow(job.name)), now)
+        audit_job(job, read.rows.get(job.name, JobRow(job.name)), now, unreadable=job.name in read.unreadable)
         for job in sorted(jobs, key=lambda job: job.name)
     ]
 
 
-def audit_job(job: ScheduledJob, row: JobRow, now: datetime) -> Audited:
+def audit_job(job: ScheduledJob, row: JobRow, now: datetime, *, unreadable: bool = False) -> Audited:
     """How one job stands, by its row."""
     expected = job.schedule.previous(now - OVERDUE)
     overdue = max([timedelta(), *_unfinished(job, row, now)])
     if row.watermark is not None and row.schedule == schedule_text(job) and expected is not None:
         overdue = max(overdue, _not_run(row, expected, now))
+    if unreadable and expected is not None:
+        overdue = now - expected
     state: State = "well"
     if row.paused_at is not None:
         state, overdue = "paused", timedelta()
@@ -112,7 +115,7 @@ def line(audited: Audited, namespace: str) -> str:
 
 def log_heartbeat(
     jobs: Iterable[ScheduledJob],
-    rows: Mapping[str, JobRow],
+    read: Jobs,
     now: datetime,
     *,
     namespace: str,
@@ -125,8 +128,8 @@ def log_heartbeat(
     before = now - timedelta(seconds=interval) - SLACK
     all_of_them = _quarter(now) != _quarter(before)
     if all_of_them:
-        recovery_log.info("runonce.recovery namespace=%s rows=%d", namespace, len(rows))
-    for audited in audit(jobs, rows, now):
+        recovery_log.info("runonce.recovery namespace=%s rows=%d", namespace, len(read.rows))
+    for audited in audit(jobs, read, now):
         if audited.state == "overdue":
             log.warning("%s", line(audited, namespace))
         elif all_of_them:

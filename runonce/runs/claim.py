@@ -11,26 +11,23 @@ A lost reply is never taken for a refusal: each write carries an id, and the row
 from __future__ import annotations
 
 import logging
-import threading
-import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from runonce.errors import (
-    AlreadyRecordedError,
-    ConflictError,
-    Fenced,
-    StoreError,
-    StoreUnavailableError,
-)
-from runonce.execution.commit import PATIENCE, commit_surely
+from runonce.errors import ConflictError, Fenced, StoreError, StoreUnavailableError
+from runonce.execution.owned import Owned
+from runonce.execution.patience import patiently
 from runonce.runs.plan import By, Claimant, Plan, Refused, admit, plan
 from runonce.runs.rows import (
     JobRow,
     Outcome,
     Pending,
     RunRow,
+    decode_job,
+    decode_run,
     entry_key,
+    job_key,
+    run_key,
 )
 from runonce.runs.table import read_job, read_run, write
 from runonce.stores.protocols import Insert, Write
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from runonce.execution.lease import Lease
     from runonce.execution.registry import Registry
     from runonce.runs.definition import ScheduledJob
-    from runonce.stores.protocols import Value
+    from runonce.stores.protocols import Row, Value
 
 log = logging.getLogger("runonce.runs.claim")
 
@@ -70,7 +67,7 @@ def claim(
 
     def read(call: Callable[[], T]) -> T:
         # What may be ours already is not left lying: its host would count as dead.
-        return _patiently(registry, lease, call) if unknown else call()
+        return patiently(registry.clock, call, check=lease.check) if unknown else call()
 
     for _ in range(TRIES):
         row, etag = read(lambda: read_job(registry, job.name))
@@ -82,7 +79,9 @@ def claim(
         if look_at_run or fire_time in row.pending:
             previous = read(lambda: read_run(registry, job.name, fire_time))
         if unknown and previous is not None and previous[0].holder == lease.holder and etag is not None:
-            return Claim(registry, job, lease, row, etag, *previous)  # it was carried out, its reply was lost
+            return Claim(
+                registry, job, lease, (row, previous[0]), (etag, previous[1])
+            )  # it was carried out, its reply was lost
         planned = plan(job, row, None if previous is None else previous[0], fire_time, who)
         writes = _claim_writes(
             planned, etag, None if previous is None else previous[1], skip=not drop_skipped
@@ -101,7 +100,7 @@ def claim(
             continue
         if planned.refused is not None or planned.run is None:
             return planned.refused or Refused("nothing to do")
-        return Claim(registry, job, lease, planned.job, etags[0], planned.run, etags[1])
+        return Claim(registry, job, lease, (planned.job, planned.run), (etags[0], etags[1]))
     raise StoreUnavailableError(
         f"Job {job.name}, fire time {fire_time}: its rows changed {TRIES} times while being claimed; "
         f"it stays due and the next recovery tick tries again."
@@ -117,7 +116,7 @@ def _claim_writes(planned: Plan, job_etag: str | None, run_etag: str | None, *, 
     return writes
 
 
-class Claim:
+class Claim(Owned[tuple[JobRow, RunRow]]):
     """A fire time that is ours, until it is finished or somebody newer takes it."""
 
     def __init__(
@@ -125,18 +124,18 @@ class Claim:
         registry: Registry,
         job: ScheduledJob,
         lease: Lease,
-        row: JobRow,
-        job_etag: str,
-        run: RunRow,
-        run_etag: str,
+        rows: tuple[JobRow, RunRow],
+        etags: tuple[str, str],
     ) -> None:
-        self.run = run
-        self._registry = registry
+        keys = (job_key(job.name), run_key(job.name, rows[1].fire_time))
+        super().__init__(registry, registry.namespace, keys, rows, etags)
         self._job = job
         self._lease = lease
-        self._row = row
-        self._etags = (job_etag, run_etag)
-        self._lock = threading.Lock()
+
+    @property
+    def run(self) -> RunRow:
+        """The run's row as it was last written or read."""
+        return self._rows[1]
 
     def save(
         self,
@@ -151,7 +150,7 @@ class Claim:
             AlreadyRecordedError: One of the entries is there already; nothing was written.
             StoreUnavailableError: The table did not answer for a minute.
         """
-        self._commit(
+        self._change(
             lambda row: row,
             lambda run: replace(run, checkpoint=checkpoint, progress=dict(progress)),
             entries or {},
@@ -198,92 +197,49 @@ class Claim:
                 finished_at=now,
             )
 
-        self._commit(settle_job, settle_run, entries or {})
+        self._change(settle_job, settle_run, entries or {})
 
     def next_due(self) -> datetime | None:
         """The oldest other fire time of the job that is unfinished and due, as far as this claim knows."""
         now = self._registry.clock.now()
-        due = (t for t, p in self._row.pending.items() if p.why != "running" and p.is_due(now))
+        due = (t for t, p in self._rows[0].pending.items() if p.why != "running" and p.is_due(now))
         return min(due, default=None)
 
-    def _commit(
+    def _change(
         self,
         change_job: Callable[[JobRow], JobRow],
         change_run: Callable[[RunRow], RunRow],
         entries: Mapping[str, Mapping[str, Value]],
     ) -> None:
-        """One transaction over the job's row, the run's row and new entries, made as often as it takes."""
-        registry, name = self._registry, self._job.name
-        write_id = uuid.uuid4().hex
-        inserts = [Insert(entry_key(name, key), values) for key, values in entries.items()]
-        after: tuple[JobRow, RunRow] | None = None
-
-        def build() -> list[Write]:
-            nonlocal after
-            row, run = change_job(self._row), replace(change_run(self.run), write_id=write_id)
-            after = row, run
-            return [write(row, self._etags[0]), write(run, self._etags[1]), *inserts]
-
-        def refused(error: ConflictError) -> None:
-            if error.exists:
-                key = list(entries)[error.index - 2]
-                raise AlreadyRecordedError(
-                    f"Job {name}: its ledger has an entry {key!r} already, so nothing of this batch was written; "
-                    f"leave out what `run.ledger` contains."
-                ) from error
-
+        """One transaction over the job's row, the run's row and new entries of the ledger."""
+        inserts = {key: Insert(entry_key(self._job.name, key), values) for key, values in entries.items()}
         with self._lock:
             if self.run.outcome is not Outcome.RUNNING:
                 raise Fenced(
-                    f"Job {name}, fire time {self.run.fire_time}: the run has ended as {self.run.outcome} already; "
-                    f"the write was refused."
+                    f"Job {self._job.name}, fire time {self.run.fire_time}: the run has ended as {self.run.outcome} "
+                    f"already; the write was refused."
                 )
-            etags = commit_surely(
-                registry.table,
-                registry.namespace,
-                registry.clock,
-                check=self._lease.check,
-                build=build,
-                read_back=lambda: self._read_back(write_id),
-                refused=refused,
-            )
-            if etags is not None and after is not None:
-                (self._row, self.run), self._etags = after, (etags[0], etags[1])
+            self._commit(lambda rows: (change_job(rows[0]), change_run(rows[1])), inserts)
 
-    def _read_back(self, write_id: str) -> bool:
-        """Take over the rows as they are; True when the write with that id had been carried out.
+    def _check_right(self) -> None:
+        self._lease.check()
 
-        Raises:
-            Fenced: They are somebody else's by now.
-            StoreUnavailableError: The table did not answer.
-        """
-        registry = self._registry
-        read = read_run(registry, self._job.name, self.run.fire_time)
-        row, job_etag = read_job(registry, self._job.name)
-        if read is None or job_etag is None:
+    def _ours(self, read: tuple[Row | None, ...]) -> tuple[JobRow, RunRow]:
+        if read[0] is None or read[1] is None:
             raise StoreError(
                 f"Job {self._job.name}: its rows were deleted while it ran; nothing was recorded."
             )
-        run, run_etag = read
+        row, run = decode_job(read[0]), decode_run(read[1])
         if run.holder != self._lease.holder or row.token != self.run.token:
             raise Fenced(
                 f"Job {self._job.name}, fire time {self.run.fire_time}: fencing token {self.run.token} is older "
                 f"than {max(row.token, run.token)}, held on {row.host or run.host}; the write was refused and "
-                f"{registry.host} stops."
+                f"{self._registry.host} stops."
             )
-        self._row, self.run, self._etags = row, run, (job_etag, run_etag)
-        return run.write_id == write_id
+        return row, run
 
-
-def _patiently(registry: Registry, lease: Lease, call: Callable[[], T]) -> T:
-    """Reading changes nothing, so it is simply tried again: while the lease is held, for PATIENCE at most."""
-    pause, give_up_at = 0.1, registry.clock.elapsed() + PATIENCE
-    while True:
-        lease.check()
-        try:
-            return call()
-        except StoreUnavailableError:
-            if registry.clock.elapsed() > give_up_at:
-                raise
-        registry.clock.wait(threading.Event(), pause)
-        pause = min(2.0, pause * 2)
+    def _recorded(self, key: str) -> str:
+        return (
+            f"Job {self._job.name}: its ledger has an entry {key!r} already, so nothing of this batch was written; "
+            f"leave out what `run.ledger` contains."
+        )

@@ -232,7 +232,9 @@ class Dispatcher:
         return self._start(job, claimed, lease)
 
     def _not_reached(self, job: ScheduledJob, fire_time: datetime, error: RunonceError) -> Result:
-        reason = f"storage was out of reach, the next recovery tick tries again: {error}"
+        away = isinstance(error, StoreUnavailableError)
+        why = "storage was out of reach, the next recovery tick tries again" if away else "it was not begun"
+        reason = f"{why}: {error}"
         log.warning("job %s, fire time %s: %s", job.name, fire_time, reason)
         return Result(job.name, fire_time, Outcome.SKIPPED, reason, error=error)
 

@@ -38,22 +38,24 @@ def recover(dispatcher: Dispatcher) -> list[Request]:
     next tick.
     """
     try:
-        rows = read_jobs(dispatcher.registry)
+        jobs = read_jobs(dispatcher.registry)
     except StoreError as error:
         log.warning("recovery: the table was out of reach, the next tick tries again: %s", error)
         return []
     log_heartbeat(
         dispatcher.jobs.values(),
-        {name: row for name, (row, _) in rows.items()},
+        jobs,
         dispatcher.clock.now(),
         namespace=dispatcher.settings.namespace,
         interval=dispatcher.settings.recovery_interval,
     )
     asked = []
     for job in dispatcher.jobs.values():
-        row, etag = rows.get(job.name, (JobRow(job.name), None))
+        if job.name in jobs.unreadable:
+            continue
+        row = jobs.rows.get(job.name, JobRow(job.name))
         try:
-            request = _recover_job(dispatcher, job, row, etag)
+            request = _recover_job(dispatcher, job, row, jobs.etags.get(job.name))
         except ConflictError:
             continue  # another replica's tick, or a claim, was faster
         except StoreError as error:

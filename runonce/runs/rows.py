@@ -8,17 +8,16 @@ tables read in key order only, and "what ran last night" must not read a year of
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping  # noqa: TC003 - the codec reads the annotations
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from runonce.stores.columns import compact, from_text, readable, to_text
+from runonce.stores.columns import Columns, compact, decode, from_text, to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
     from runonce.stores.protocols import Row
 
 FAR_FUTURE = 9_999_999_999
@@ -71,8 +70,17 @@ def _pending_text(pending: Mapping[datetime, Pending]) -> str:
     )
 
 
+def _pending(text: str) -> Mapping[datetime, Pending]:
+    return {
+        datetime.fromisoformat(t): Pending(
+            p["why"], datetime.fromisoformat(p["not_before"]), from_text(p["asked_at"])
+        )
+        for t, p in json.loads(text).items()
+    }
+
+
 @dataclass(frozen=True, slots=True)
-class JobRow:
+class JobRow(Columns):
     """What is true of a job as a whole: `job:{name}`."""
 
     name: str
@@ -87,14 +95,16 @@ class JobRow:
     running: datetime | None = None
     holder: str = ""
     host: str = ""
-    pending: Mapping[datetime, Pending] = field(default_factory=dict, metadata={"write": _pending_text})
+    pending: Mapping[datetime, Pending] = field(
+        default_factory=dict, metadata={"write": _pending_text, "read": _pending}
+    )
     last_fire_time: datetime | None = None
     last_outcome: str = ""
     last_finished_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RunRow:
+class RunRow(Columns):
     """One fire time's claim and record in one: `run:{name}:{fire time, counting down}`."""
 
     job: str
@@ -155,57 +165,11 @@ def decode_job(row: Row) -> JobRow:
     """The job row that was read.
 
     Raises:
-        StoreError: It is not one, or was edited by hand.
+        UnreadableRowError: It is of a newer format, or was edited by hand.
     """
-    with readable(row):
-        return _decode_job(row)
-
-
-def _decode_job(row: Row) -> JobRow:
-    v = row.values
-    pending = {
-        cast("datetime", from_text(t)): Pending(
-            p["why"], cast("datetime", from_text(p["not_before"])), from_text(p["asked_at"])
-        )
-        for t, p in json.loads(str(v["pending"])).items()
-    }
-    return JobRow(
-        name=str(v["name"]),
-        token=int(v["token"]),
-        schedule=str(v["schedule"]),
-        watermark=from_text(str(v["watermark"])),
-        paused_at=from_text(str(v["paused_at"])),
-        paused_why=str(v["paused_why"]),
-        running=from_text(str(v["running"])),
-        holder=str(v["holder"]),
-        host=str(v["host"]),
-        pending=pending,
-        last_fire_time=from_text(str(v["last_fire_time"])),
-        last_outcome=str(v["last_outcome"]),
-        last_finished_at=from_text(str(v["last_finished_at"])),
-    )
+    return decode(JobRow, row)
 
 
 def decode_run(row: Row) -> RunRow:
     """The run row that was read; raises as `decode_job` does."""
-    with readable(row):
-        return _decode_run(row)
-
-
-def _decode_run(row: Row) -> RunRow:
-    v = row.values
-    texts = ("job", "reason", "holder", "write_id", "host", "by", "error", "checkpoint")
-    numbers = ("attempt", "failures", "abandoned", "generation", "token")
-    instants = ("started_at", "finished_at", "retry_at")
-    known: dict[str, Any] = {
-        **{name: str(v[name]) for name in texts},
-        **{name: int(v[name]) for name in numbers},
-        **{name: from_text(str(v[name])) for name in instants},
-    }
-    return RunRow(
-        fire_time=cast("datetime", from_text(str(v["fire_time"]))),
-        outcome=Outcome(str(v["outcome"])),
-        progress=json.loads(str(v["progress"])),
-        attempts=tuple(json.loads(str(v["attempts"]))),
-        **known,
-    )
+    return decode(RunRow, row)

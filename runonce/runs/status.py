@@ -67,6 +67,8 @@ class JobStatus:
     paused_at: datetime | None
     paused_why: str
     next_fire_time: datetime | None
+    unreadable: str
+    """Why its row could not be read, or empty; then nothing but what the code says is known."""
 
 
 def job_statuses(dispatcher: Dispatcher, found: Discovered) -> list[JobStatus]:
@@ -75,8 +77,11 @@ def job_statuses(dispatcher: Dispatcher, found: Discovered) -> list[JobStatus]:
     Raises:
         StoreError: Storage did not answer, or refused.
     """
-    rows = {name: row for name, (row, _) in read_jobs(dispatcher.registry).items()}
-    return [_status(dispatcher, found, rows.get(name, JobRow(name))) for name in sorted({*rows, *found.jobs})]
+    rows, _, unreadable = read_jobs(dispatcher.registry)
+    names = sorted({*rows, *unreadable, *found.jobs})
+    return [
+        _status(dispatcher, found, rows.get(name, JobRow(name)), unreadable.get(name, "")) for name in names
+    ]
 
 
 def history(dispatcher: Dispatcher, name: str, limit: int) -> list[RunRow]:
@@ -103,7 +108,7 @@ def _as_it_is(dispatcher: Dispatcher, run: RunRow) -> RunRow:
     return replace(run, outcome=Outcome.ABANDONED) if run.outcome is Outcome.RUNNING else run
 
 
-def _status(dispatcher: Dispatcher, found: Discovered, row: JobRow) -> JobStatus:
+def _status(dispatcher: Dispatcher, found: Discovered, row: JobRow, unreadable: str) -> JobStatus:
     job = found.jobs.get(row.name)
     pending = (
         Unfinished(fire_time, entry.why, entry.not_before)
@@ -122,6 +127,7 @@ def _status(dispatcher: Dispatcher, found: Discovered, row: JobRow) -> JobStatus
         paused_at=row.paused_at,
         paused_why=row.paused_why,
         next_fire_time=None if job is None else job.schedule.next(dispatcher.clock.now()),
+        unreadable=unreadable,
     )
 
 

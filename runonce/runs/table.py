@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from runonce.errors import (
-    StoreError,
-)
+from runonce.errors import UnreadableRowError
 from runonce.runs.rows import (
     JobRow,
     RunRow,
@@ -47,14 +45,26 @@ def write(row: JobRow | RunRow, etag: str | None) -> Write:
     return Insert(key, encode(row)) if etag is None else Replace(key, encode(row), etag)
 
 
-def read_jobs(registry: Registry) -> dict[str, tuple[JobRow, str]]:
-    """Every job row of the namespace with its ETag, by name: one range read. One that is not readable is logged."""
-    found = {}
-    for row in registry.table.scan(registry.namespace, *key_range("job")):
+class Jobs(NamedTuple):
+    """The job rows of a namespace, by job."""
+
+    rows: dict[str, JobRow]
+    etags: dict[str, str]
+    unreadable: dict[str, str]
+    """Why a row could not be read, by job. Such a row is left alone; what is due of its job stays due."""
+
+
+def read_jobs(registry: Registry) -> Jobs:
+    """Every job row of the namespace: one range read. One that cannot be read is logged, and the others are given."""
+    jobs = Jobs({}, {}, {})
+    first, last = key_range("job")
+    for row in registry.table.scan(registry.namespace, first, last):
+        name = row.key.removeprefix(first)
         try:
-            job = decode_job(row)
-        except StoreError as error:
-            log.error("%s", error)  # noqa: TRY400 - the message has the place; a traceback of ours adds none
-            continue
-        found[job.name] = job, row.etag
-    return found
+            jobs.rows[name] = decode_job(row)
+        except UnreadableRowError as error:
+            log.error("%s", error)  # noqa: TRY400 - the message says it all
+            jobs.unreadable[name] = str(error)
+        else:
+            jobs.etags[name] = row.etag
+    return jobs

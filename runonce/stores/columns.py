@@ -1,21 +1,31 @@
-"""Rows as columns: values to a table's types and back, and what a row can hold."""
+"""The one codec of rows: a dataclass to a table's columns and back, and what a row can hold.
+
+Made so that rows outlive a release. A column that is missing gets its field's default, one that is not known is
+kept when the row is written again, and a row of a newer format is refused by name and left alone. A new column
+needs nothing but a field with a default. `FORMAT` rises only when older code would misunderstand a row.
+"""
 
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
-from dataclasses import fields
+import types
+from collections.abc import Mapping  # noqa: TC003 - the codec reads the annotations
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from runonce.errors import StoreError
+from runonce.errors import UnreadableRowError
+from runonce.stores.protocols import Value  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Hashable
 
-    from _typeshed import DataclassInstance
+    from runonce.stores.protocols import Row
 
-    from runonce.stores.protocols import Row, Value
+FORMAT = 1
+"""Of the rows this version writes, and the newest it reads; rows of before there was one count as 0."""
 LONGEST_TEXT = 4000
 """Characters of an error kept on a row."""
 LONGEST_COLUMN = 32_000
@@ -24,6 +34,106 @@ LONGEST_KEY = 500
 """Characters of a row's key; the limit is 1 KiB (Azure Tables)."""
 
 compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """What every kind of row has; its subclasses' fields are the columns.
+
+    A field's metadata may have `write` and `read` (value to column and back, where the type does not say it) and
+    `was` (the column's name before it was renamed).
+    """
+
+    unknown: Mapping[str, Value] = field(default_factory=dict, repr=False)
+    """Columns of a version that knows more than this one; kept when the row is written again."""
+
+
+R = TypeVar("R", bound=Columns)
+
+
+def encode(row: Columns) -> dict[str, Value]:
+    """The columns of a row."""
+    known = {column.name: column.write(getattr(row, column.name)) for column in _columns(type(row))}  # type: ignore[arg-type]
+    return {**row.unknown, **known, "format": FORMAT}
+
+
+def decode(kind: type[R], row: Row) -> R:
+    """The row that was read.
+
+    Raises:
+        UnreadableRowError: It is of a newer format, or was edited by hand.
+    """
+    left = dict(row.values)
+    try:
+        if int(left.pop("format", 0)) > FORMAT:
+            raise UnreadableRowError(
+                f"Row {row.key} has format {row.values['format']}, and this version of runonce knows up to {FORMAT}: a "
+                f"newer version wrote it. It is left to the hosts that have that version; update this one."
+            )
+        known = {}
+        for column in _columns(kind):  # type: ignore[arg-type]
+            name = column.name if column.name in left else column.was
+            if name in left:
+                known[column.name] = column.read(left.pop(name))
+        return kind(**known, unknown=left)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UnreadableRowError(
+            f"Row {row.key} cannot be read ({type(error).__name__}: {error}): it was edited by hand, or written by "
+            f"something else. Correct the column; what is due stays due until it can be read."
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    was: str
+    write: Callable[[Any], Value]
+    read: Callable[[Any], Any]
+
+
+@cache
+def _columns(kind: Hashable) -> tuple[_Column, ...]:
+    hints = get_type_hints(kind)
+    return tuple(
+        _Column(
+            name=one.name,
+            was=one.metadata.get("was", one.name),
+            write=one.metadata.get("write", _to_value),
+            read=one.metadata.get("read") or _reader(hints[one.name]),
+        )
+        for one in fields(cast("type[Columns]", kind))
+        if one.name != "unknown"
+    )
+
+
+def _to_value(value: Any) -> Value:
+    if value is None or isinstance(value, datetime):
+        return to_text(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return value
+    return compact(value)
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """How a value of that type is read from its column."""
+    if hint in (str, int) or (isinstance(hint, type) and issubclass(hint, StrEnum)):
+        return hint  # type: ignore[no-any-return]
+    if hint is datetime:
+        return datetime.fromisoformat
+    if isinstance(hint, types.UnionType) and datetime in get_args(hint):
+        return from_text
+    if get_origin(hint) is tuple:
+        return lambda text: tuple(json.loads(text))
+    return _mapping
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__} where an object belongs")
+    return value
 
 
 def column_problem(name: str, value: object) -> str | None:
@@ -45,31 +155,5 @@ def to_text(instant: datetime | None) -> str:
 
 
 def from_text(text: str) -> datetime | None:
+    """An instant that `to_text` wrote."""
     return datetime.fromisoformat(text) if text else None
-
-
-def encode(row: DataclassInstance) -> dict[str, Value]:
-    """The columns of a row."""
-    return {f.name: f.metadata.get("write", _to_value)(getattr(row, f.name)) for f in fields(row)}
-
-
-def _to_value(value: Any) -> Value:
-    if value is None or isinstance(value, datetime):
-        return to_text(value)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, int):
-        return value
-    return compact(value)
-
-
-@contextmanager
-def readable(row: Row) -> Iterator[None]:
-    """StoreError when reading the row's columns fails."""
-    try:
-        yield
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise StoreError(
-            f"Row {row.key} cannot be read ({type(error).__name__}: {error}): it was edited by hand, or written by "
-            f"another version. Correct it, or delete it, and its job starts from nothing."
-        ) from error

@@ -1,4 +1,4 @@
-"""Handlers on the real Azurite: races, a paused owner, an unreachable table, and storage calls counted."""
+"""Handlers on the real Azurite: races, a paused holder, an unreachable table, and storage calls counted."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_duplicates_at_the_same_instant(azurite: str) -> None:
 
 
 def test_a_paused_owner_is_taken_over_and_changes_nothing(azurite: str) -> None:
-    """An owner that shows no sign of life is taken over, by the server's clock; waking, its commit is rolled back."""
+    """An holder that shows no sign of life is taken over, by the server's clock; waking, its commit is rolled back."""
     settings = fresh_settings(azurite, claim_lease=SHORT)
     one = handling(lambda m: m.commit({"row": {"by": "heir", "token": m.fencing_token}}))
     paused_host = host_on(settings, "paused", beats=False)
@@ -103,7 +103,7 @@ def test_a_paused_owner_is_taken_over_and_changes_nothing(azurite: str) -> None:
     assert settlement == Complete()
     assert waits > 0
     assert time.monotonic() - started > SHORT + 1, "the lease and the resolution of the server's clock"
-    with pytest.raises(Fenced, match="heir with epoch 2") as caught:
+    with pytest.raises(Fenced, match="heir with token 2") as caught:
         paused.message.commit({"row": {"by": "paused"}, "more": {"by": "paused"}})
     assert isinstance(paused_host.finish(paused, None, caught.value), Reschedule)
     assert [(row["name"], row["by"], row["token"]) for row in rows(settings, one)] == [("row", "heir", 2)]
@@ -113,15 +113,15 @@ def test_a_paused_owner_is_taken_over_and_changes_nothing(azurite: str) -> None:
 def test_a_working_owner_is_not_taken_over(azurite: str) -> None:
     """A message that takes twice its lease is kept by its signs of life, and is handled once."""
     settings = fresh_settings(azurite, claim_lease=SHORT)
-    owner, other = host_on(settings, "owner"), host_on(settings, "other")
+    holder, other = host_on(settings, "holder"), host_on(settings, "other")
     one = handling()
-    working = begun(owner, one)
+    working = begun(holder, one)
     until = time.monotonic() + 2 * SHORT + 3
     while time.monotonic() < until:
         assert isinstance(other.deliver(one, delivery(count=2)), Reschedule)
         threading.Event().wait(0.25)
     assert working.claim.held
-    assert owner.finish(working, None, None) == Complete()
+    assert holder.finish(working, None, None) == Complete()
     assert other.deliver(one, delivery(count=2)) == Complete(duplicate=True)
 
 

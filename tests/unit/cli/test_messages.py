@@ -118,7 +118,12 @@ def test_enqueue_with_an_id_and_a_time(cli: CommandLine) -> None:
         (["--json", "{id: 1}"], None, 5, "--json: this is not valid JSON"),
         (["--json", '{"id": NaN}'], None, 5, "NaN is not a JSON number"),
         (["--json", '{"ID": 1}'], None, 5, "no field 'id'"),
-        (["--file", "-", "--lines"], b'{"id": 1}\n{"id": \n', 5, "standard input, line 2: this is not valid JSON"),
+        (
+            ["--file", "-", "--lines"],
+            b'{"id": 1}\n{"id": \n',
+            5,
+            "standard input, line 2: this is not valid JSON",
+        ),
         (["--file", "-", "--lines"], b'{"id": 1}\n{"no": 1}\n', 5, "no field 'id'"),
         (["--file", "/no/such/file"], None, 5, "/no/such/file cannot be read"),
         ([], None, 2, "give the body once"),

@@ -71,7 +71,7 @@ class World:
         return row_of(self.bench, self.one)
 
     def taken_over(self) -> tuple[MessageClaim, MessageClaim]:
-        """A paused owner, and the one that took the message over from it."""
+        """A paused holder, and the one that took the message over from it."""
         paused = self.claimed(host="paused")
         self.clock.advance(AFTER_CLAIM)
         return paused, self.claimed(host="heir", redelivered=True, boundary=Boundary())
@@ -89,7 +89,7 @@ def test_a_first_delivery_is_claimed_in_one_call(world: World) -> None:
     """A first delivery inserts and reads nothing: mostly nobody was there before."""
     claim = world.claimed()
     assert world.boundary.calls == ["commit"]
-    assert (claim.row.state, claim.row.epoch, claim.row.attempt, claim.row.host) == (
+    assert (claim.row.state, claim.row.token, claim.row.attempt, claim.row.host) == (
         State.CLAIMED,
         1,
         1,
@@ -121,7 +121,7 @@ def test_a_first_delivery_that_is_none_reads_after_its_refusal(world: World) -> 
 
 def test_a_redelivery_that_nobody_claimed_is_claimed(world: World) -> None:
     """A message whose first delivery died before its claim has no trace and is claimed."""
-    assert world.claimed(redelivered=True).row.epoch == 1
+    assert world.claimed(redelivered=True).row.token == 1
     assert world.boundary.calls == ["get", "commit"]
 
 
@@ -140,7 +140,7 @@ def test_of_many_at_once_one_wins(world: World) -> None:
     assert len(winners) == 1
     assert len(losers) == 19
     assert all(isinstance(settlement, Reschedule) for settlement in losers)
-    assert world.row.owner == winners[0].row.owner
+    assert world.row.holder == winners[0].row.holder
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_REPLY])
@@ -152,18 +152,18 @@ def test_a_claim_survives_a_call_without_an_answer(
     """Whatever gets no answer, the row is read, and a claim that was carried out is recognised as ours."""
     world.boundary.next(method, fault)
     claim = world.claimed(redelivered=redelivered)
-    assert (claim.row.epoch, claim.row.attempt) == (1, 1)
+    assert (claim.row.token, claim.row.attempt) == (1, 1)
     assert world.row == claim.row
     claim.done()
 
 
 def test_a_takeover_survives_a_lost_reply(world: World) -> None:
-    """A takeover whose reply is lost is ours once, with one higher epoch and not two."""
+    """A takeover whose reply is lost is ours once, with one higher token and not two."""
     world.claimed(host="dead")
     world.clock.advance(AFTER_CLAIM)
     world.boundary.next("commit", Fault.LOST_REPLY)
-    assert world.claimed(redelivered=True).row.epoch == 2
-    assert world.row.epoch == 2
+    assert world.claimed(redelivered=True).row.token == 2
+    assert world.row.token == 2
 
 
 def test_without_a_table_nothing_is_claimed(world: World) -> None:
@@ -180,7 +180,7 @@ def test_a_row_that_cannot_be_read_is_no_crash(world: World) -> None:
     world.claimed()
     read = raw_row(world.bench, world.one)
     assert read is not None
-    read.values.pop("epoch")  # type: ignore[attr-defined]
+    read.values["token"] = "x"  # type: ignore[index]
     world.bench.stores.claims.get = lambda *_: read  # type: ignore[method-assign]
     with pytest.raises(StoreError, match="cannot be read"):
         world.claim(redelivered=True)
@@ -284,19 +284,19 @@ def test_an_endless_outage_is_told(world: World) -> None:
 def test_a_paused_owner_that_was_taken_over_changes_nothing(
     world: World, finish: Callable[[MessageClaim], None], state: State
 ) -> None:
-    """Whatever a paused owner writes after a takeover is refused, and its heir's row stays as it is."""
+    """Whatever a paused holder writes after a takeover is refused, and its heir's row stays as it is."""
     paused, heir = world.taken_over()
     before = world.row
-    with pytest.raises(Fenced, match="epoch 1 is older than what heir with epoch 2 holds"):
+    with pytest.raises(Fenced, match="token 1 is older than what heir with token 2 holds"):
         finish(paused)
     assert world.row == before
     assert state in State
-    assert (heir.row.epoch, heir.row.attempt, heir.row.abandoned) == (2, 2, 1)
+    assert (heir.row.token, heir.row.attempt, heir.row.abandoned) == (2, 2, 1)
     heir.done()
 
 
 def test_a_paused_owners_rows_are_rolled_back(world: World) -> None:
-    """Rows that a paused owner commits with its claim after a takeover are not written."""
+    """Rows that a paused holder commits with its claim after a takeover are not written."""
     paused, heir = world.taken_over()
     with pytest.raises(Fenced):
         paused.done(effects={"row": {"by": "paused"}})
@@ -305,7 +305,7 @@ def test_a_paused_owners_rows_are_rolled_back(world: World) -> None:
 
 
 def test_once_fenced_nothing_more_is_asked(world: World) -> None:
-    """An owner that knows it was taken over makes no further calls."""
+    """A holder that knows it was taken over makes no further calls."""
     paused, _ = world.taken_over()
     with pytest.raises(Fenced):
         paused.done()
@@ -331,7 +331,7 @@ def test_a_late_owner_that_nobody_replaced_still_records(world: World) -> None:
 
 
 def test_a_paused_owner_of_an_unknown_message_is_fenced() -> None:
-    """A message judged unknown is an operator's: its owner, should it wake, can no longer write."""
+    """A message judged unknown is an operator's: its holder, should it wake, can no longer write."""
     world = World(on_abandoned="hold")
     paused = world.claimed(host="paused")
     world.clock.advance(AFTER_CLAIM)
@@ -343,7 +343,7 @@ def test_a_paused_owner_of_an_unknown_message_is_fenced() -> None:
 
 
 def test_a_deleted_row_is_nobodys(world: World) -> None:
-    """An owner whose row is gone is fenced rather than writing it anew."""
+    """A holder whose row is gone is fenced rather than writing it anew."""
     claim = world.claimed()
     world.bench.stores.claims._rows.clear()  # type: ignore[attr-defined]
     with pytest.raises(Fenced, match="nobody"):
@@ -395,7 +395,7 @@ def test_what_survives_a_release(world: World) -> None:
     claim.release(None, "no luck", failed=True, error="trace")
     assert (world.row.reason, world.row.error) == ("no luck", "trace")
     again = world.claimed(redelivered=True)
-    assert (again.row.attempt, again.row.epoch, again.row.failures) == (2, 2, 1)
+    assert (again.row.attempt, again.row.token, again.row.failures) == (2, 2, 1)
     assert (again.row.checkpoint, again.row.progress) == ('{"at":3}', {"lines": 3})
     assert (again.row.reason, again.row.error) == ("", "")
 
@@ -411,11 +411,11 @@ def test_a_sign_of_life_keeps_the_claim(world: World) -> None:
         claim.beat()
         assert claim.held
         assert isinstance(world.settled(redelivered=True), Reschedule)
-    assert world.row.epoch == 1
+    assert world.row.token == 1
 
 
 def test_trust_ends_before_the_lease_does(world: World) -> None:
-    """An owner stops trusting its claim before anybody else may take it."""
+    """A holder stops trusting its claim before anybody else may take it."""
     claim = world.claimed()
     assert claim.trusted_until <= world.clock.elapsed() + LEASE * 0.8
     world.clock.advance(LEASE * 0.8)
@@ -454,7 +454,7 @@ def test_a_lost_sign_of_life_is_made_up_for(world: World) -> None:
 
 
 def test_a_sign_of_life_after_a_takeover_is_refused(world: World) -> None:
-    """An owner that still trusts its claim although it was taken over learns so by its next sign of life."""
+    """A holder that still trusts its claim although it was taken over learns so by its next sign of life."""
     paused, heir = world.taken_over()
     paused.trusted_until = float("inf")
     with pytest.raises(Fenced):

@@ -10,7 +10,18 @@ import pytest
 from support.messages import handling
 
 from runonce.execution.options import MAX_ABANDONED
-from runonce.messages.plan import EARLY, RESOLUTION, Arrival, Verdict, decide, expired, finished, first
+from runonce.messages.plan import (
+    EARLY,
+    RESOLUTION,
+    Arrival,
+    Claimable,
+    Settle,
+    Verdict,
+    decide,
+    expired,
+    finished,
+    first,
+)
 from runonce.messages.rows import MessageRow, State
 from runonce.stores.columns import encode
 from runonce.stores.protocols import Row
@@ -28,7 +39,7 @@ HOLD = handling(on_abandoned="hold")
 
 ARRIVAL = Arrival("me", "my-host", NOW, "m-2", "print", LEASE, 3)
 THEIRS = replace(
-    first(PLAIN, "A-17", replace(ARRIVAL, owner="them", host="their-host", message_id="m-1")), checkpoint="3"
+    first(PLAIN, "A-17", replace(ARRIVAL, holder="them", host="their-host", message_id="m-1")), checkpoint="3"
 )
 
 
@@ -47,26 +58,28 @@ def decided(
     reconcile: Callable[[MessageRow], bool | None] | None = None,
 ) -> Verdict:
     """What a delivery means for a row."""
-    return decide(one, row, read_of(row, silent_for=silent_for), arrival, reconcile)
+    verdict = decide(one, row, read_of(row, silent_for=silent_for), arrival)
+    if isinstance(verdict, Settle) and verdict.asks and reconcile is not None:
+        return decide(one, row, read_of(row, silent_for=silent_for), arrival, reconcile(row))
+    return verdict
 
 
 def claimed(verdict: Verdict) -> MessageRow:
     """The row of a verdict that lets us handle the message."""
-    assert verdict.settlement is None
-    assert verdict.row is not None
+    assert isinstance(verdict, Claimable)
     return verdict.row
 
 
 def ours(row: MessageRow) -> bool:
     """Whether a row says that the arrival has the message."""
-    return (row.state, row.owner, row.host, row.started_at) == (State.CLAIMED, "me", "my-host", NOW)
+    return (row.state, row.holder, row.host, row.started_at) == (State.CLAIMED, "me", "my-host", NOW)
 
 
 def test_none_to_claimed() -> None:
-    """1: a message nobody has seen is claimed with epoch 1, by whoever it came to."""
+    """1: a message nobody has seen is claimed with token 1, by whoever it came to."""
     row = first(PLAIN, "A-17", ARRIVAL)
     assert ours(row)
-    assert (row.epoch, row.attempt, row.lease, row.fingerprint) == (1, 1, LEASE, "print")
+    assert (row.token, row.attempt, row.lease, row.fingerprint) == (1, 1, LEASE, "print")
     assert (row.handler, row.entity, row.key) == ("send_invoice", "invoices", "A-17")
 
 
@@ -94,16 +107,16 @@ def test_the_holders_lease_counts() -> None:
 
 
 def test_claimed_to_claimed_by_another() -> None:
-    """3: an ended claim is taken over with a higher epoch; checkpoint and counts survive, and the death is counted."""
+    """3: an ended claim is taken over with a higher token; checkpoint and counts survive, and the death is counted."""
     row = claimed(decided(THEIRS))
     assert ours(row)
-    assert (row.epoch, row.attempt, row.abandoned, row.checkpoint) == (2, 2, 1, "3")
+    assert (row.token, row.attempt, row.abandoned, row.checkpoint) == (2, 2, 1, "3")
 
 
 def test_claimed_to_done() -> None:
     """4: finishing keeps everything, and says until when the row must be kept."""
     row = finished(PLAIN, THEIRS, State.DONE, NOW)
-    assert (row.state, row.finished_at, row.epoch) == (State.DONE, NOW, THEIRS.epoch)
+    assert (row.state, row.finished_at, row.token) == (State.DONE, NOW, THEIRS.token)
     assert row.expires_at == NOW + timedelta(days=30)
 
 
@@ -124,7 +137,7 @@ def test_released_to_claimed(early: timedelta) -> None:
     """6: once its retry is due, or all but, a released message is claimed; what it went through survives."""
     row = claimed(decided(replace(RELEASED, retry_at=NOW + early)))
     assert ours(row)
-    assert (row.epoch, row.attempt, row.failures, row.abandoned) == (2, 2, 2, 0)
+    assert (row.token, row.attempt, row.failures, row.abandoned) == (2, 2, 2, 0)
     assert (row.retry_at, row.reason) == (None, "")
 
 
@@ -136,14 +149,14 @@ def test_released_without_a_time_is_claimed_at_once() -> None:
 def test_failed_stays_failed() -> None:
     """7: a message that failed for good is dead-lettered each time it comes, with the reason it failed for."""
     failed = finished(PLAIN, THEIRS, State.FAILED, NOW, "no such customer")
-    assert decided(failed) == Verdict(None, DeadLetter("Failed", "no such customer"))
+    assert decided(failed) == Settle(DeadLetter("Failed", "no such customer"))
 
 
 def test_held_to_unknown() -> None:
     """8: a held message whose host died is unknown, and no longer the dead host's to write."""
     verdict = decided(THEIRS, one=HOLD)
     assert verdict.row is not None
-    assert (verdict.row.state, verdict.row.owner, verdict.row.expires_at) == (State.UNKNOWN, "me", None)
+    assert (verdict.row.state, verdict.row.holder, verdict.row.expires_at) == (State.UNKNOWN, "me", None)
     assert isinstance(verdict.settlement, DeadLetter)
     assert verdict.settlement.reason == "Unknown"
     for said in ("send_invoice", "m-2", "their-host", "runonce dead-letters replay send_invoice"):
@@ -189,7 +202,7 @@ def test_reconciled_to_claimed(state: State) -> None:
     """8: a hook that finds no effect lets the message be handled."""
     row = claimed(decided(replace(THEIRS, state=state), one=HOLD, reconcile=lambda _: False))
     assert ours(row)
-    assert row.epoch == 2
+    assert row.token == 2
 
 
 @pytest.mark.parametrize(
@@ -201,7 +214,7 @@ def test_a_message_that_kills_its_hosts_is_given_up(one: Handler, reconcile: Any
     assert ours(claimed(decided(row, one=one, reconcile=reconcile)))
     verdict = decided(replace(row, abandoned=MAX_ABANDONED - 1), one=one, reconcile=reconcile)
     assert verdict.row is not None
-    assert (verdict.row.state, verdict.row.owner) == (State.FAILED, "me")
+    assert (verdict.row.state, verdict.row.holder) == (State.FAILED, "me")
     assert isinstance(verdict.settlement, DeadLetter)
     assert verdict.settlement.reason == "Abandoned"
     assert "m-2" in verdict.settlement.description
@@ -210,15 +223,15 @@ def test_a_message_that_kills_its_hosts_is_given_up(one: Handler, reconcile: Any
 def test_done_to_claimed_by_nothing() -> None:
     """9: a done message is a duplicate, however old, whoever asks; only an operator's replay reopens a claim."""
     done = finished(PLAIN, THEIRS, State.DONE, NOW)
-    assert decided(done) == Verdict(None, Complete(duplicate=True))
-    assert decided(done, one=HOLD, reconcile=lambda _: False) == Verdict(None, Complete(duplicate=True))
+    assert decided(done) == Settle(Complete(duplicate=True))
+    assert decided(done, one=HOLD, reconcile=lambda _: False) == Settle(Complete(duplicate=True))
 
 
 def test_a_replayed_claim_is_a_new_generation() -> None:
-    """9: a row that an operator reopened is claimed with a higher epoch and another idempotency key."""
+    """9: a row that an operator reopened is claimed with a higher token and another idempotency key."""
     reopened = replace(THEIRS, state=State.RELEASED, generation=1)
     row = claimed(decided(reopened))
-    assert row.epoch == THEIRS.epoch + 1
+    assert row.token == THEIRS.token + 1
     assert row.idempotency_key != THEIRS.idempotency_key
 
 

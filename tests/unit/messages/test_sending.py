@@ -116,7 +116,7 @@ def test_a_follow_ups_id_comes_from_its_parent() -> None:
     """A follow-up's id is the same in every attempt, and differs by parent, ordinal and replay."""
     first = follow_up(ROW, 0, ONE, {"id": 1}, None)
     again = follow_up(
-        MessageRow("import_orders", "orders", "file-1", attempt=3, epoch=9), 0, ONE, {"id": 1}, None
+        MessageRow("import_orders", "orders", "file-1", attempt=3, token=9), 0, ONE, {"id": 1}, None
     )
     assert first == again
     assert (first["to"], first["body"]) == ("invoices", '{"id":1}')

@@ -11,6 +11,7 @@ from runonce import Run, scheduled
 from runonce.runs.audit import audit, audit_job, line, log_heartbeat
 from runonce.runs.plan import schedule_text
 from runonce.runs.rows import JobRow, Pending
+from runonce.runs.table import Jobs
 
 NOW = datetime(2026, 11, 29, 12, 40, tzinfo=UTC)
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -106,7 +107,10 @@ def test_a_job_without_a_limit_may_run_as_long_as_it_likes() -> None:
 
 def test_every_job_is_listed_by_name() -> None:
     """A job without a row is listed too: what has never run is what must be seen."""
-    assert [one.job for one in audit([hourly, endless], {"hourly": WELL}, NOW)] == ["endless", "hourly"]
+    assert [one.job for one in audit([hourly, endless], Jobs({"hourly": WELL}, {}, {}), NOW)] == [
+        "endless",
+        "hourly",
+    ]
 
 
 def test_the_line() -> None:
@@ -123,7 +127,7 @@ def said(
 ) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.INFO, "runonce.audit"):
-        log_heartbeat([hourly], {"hourly": found}, now, namespace="n", interval=interval)
+        log_heartbeat([hourly], Jobs({"hourly": found}, {}, {}), now, namespace="n", interval=interval)
     return [record.levelname for record in caplog.records]
 
 

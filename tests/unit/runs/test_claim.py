@@ -402,7 +402,7 @@ def test_an_unreadable_row_names_itself(world: World) -> None:
     made = write(row, etag)
     assert not isinstance(made, Delete)
     world.stores.runs.commit("test", [replace(made, values={**made.values, "pending": "{"})])
-    with pytest.raises(StoreError, match=r"Row job:nightly cannot be read .*delete it"):
+    with pytest.raises(StoreError, match=r"Row job:nightly cannot be read .*Correct the column"):
         world.claim()
 
 

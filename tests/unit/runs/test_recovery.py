@@ -28,7 +28,7 @@ from runonce.errors import InputError, StoreError, UnknownJobError
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.operate import ask, pause, resume
 from runonce.runs.recovery import recover
-from runonce.runs.rows import Outcome, Pending
+from runonce.runs.rows import Outcome, Pending, job_key
 from runonce.runs.table import read_job, write
 from runonce.stores.protocols import Replace
 from runonce.testing import ManualClock, Workbench
@@ -209,6 +209,45 @@ def test_a_skipped_record_does_not_replace_one_that_exists() -> None:
     assert asked(bench) == []
     assert run_row(bench, job, at(6)).outcome is Outcome.SUCCEEDED
     assert job_row(bench, job).watermark == at(6, 0, 30)
+
+
+@pytest.mark.parametrize("column", [{"format": 99}, {"pending": "{"}, {"token": "x"}], ids=str)
+def test_a_row_that_cannot_be_read_is_left_alone_and_its_fire_times_stay_due(
+    column: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row of a newer version, or edited by hand, stops no other job; read again, nothing of it was lost."""
+    job, other = hourly(), scheduled("0 0 * * * *", name="other")(hourly().body)
+    bench = bench_of(job, other)
+    asked(bench)
+    good = bench.stores.runs.get("test", job_key("hourly"))
+    assert good is not None
+    spoilt = {**good.values, **column}
+    [etag] = bench.stores.runs.commit("test", [Replace(good.key, spoilt, good.etag)])
+    bench.clock.advance(3600)
+    [due] = recover(bench.dispatcher)
+    assert due.job == "other"
+    assert "Row job:hourly" in caplog.text
+    result = bench.dispatcher.execute(job, at(6), by="timer")
+    assert (result.outcome, result.ran) == (Outcome.SKIPPED, False)
+    assert "Row job:hourly" in result.reason
+    assert "out of reach" not in result.reason
+    left = bench.stores.runs.get("test", job_key("hourly"))
+    assert left is not None
+    assert (left.values, left.etag) == (spoilt, etag)
+    bench.stores.runs.commit("test", [Replace(left.key, good.values, etag)])
+    assert asked(bench) == [(due.fire_time.hour, "missed")]
+
+
+def test_a_row_that_lacks_a_column_is_no_hindrance() -> None:
+    """A row of before a column existed has that column's default, and its job runs on."""
+    job = hourly()
+    bench = bench_of(job)
+    asked(bench)
+    row = bench.stores.runs.get("test", job_key("hourly"))
+    assert row is not None
+    older = {name: value for name, value in row.values.items() if name not in ("paused_why", "format")}
+    bench.stores.runs.commit("test", [Replace(row.key, older, row.etag)])
+    assert bench.run(job, at(6)).outcome is Outcome.SUCCEEDED
 
 
 def test_a_paused_job_is_left_alone() -> None:

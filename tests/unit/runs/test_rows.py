@@ -102,7 +102,8 @@ def test_columns_are_plain_values(row: JobRow | RunRow) -> None:
 @pytest.mark.parametrize("row", [FULL_JOB, FULL_RUN], ids=["job", "run"])
 def test_every_field_is_a_column(row: JobRow | RunRow) -> None:
     """No field is forgotten when a row is written, so that none is lost when it is replaced whole."""
-    assert set(encode(row)) == {field.name for field in dataclasses.fields(row)}
+    own = {field.name for field in dataclasses.fields(row)} - {"unknown"}
+    assert set(encode(row)) == {*own, "format"}
 
 
 def test_the_newest_run_comes_first() -> None:

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runonce.errors import StoreUnavailableError, UnreadableRowError
+from runonce.messages.rows import MessageRow
+from runonce.runs.rows import JobRow, RunRow
+from runonce.stores.columns import FORMAT, decode, encode
+from runonce.stores.protocols import Row
+
+FIXTURES = sorted((Path(__file__).parent / "rows").glob("format_*.json"))
+"""Rows with every column filled, as each format wrote them. Never changed; a new format adds a file."""
+KINDS: dict[str, Any] = {"job": JobRow, "run": RunRow, "message": MessageRow}
+NOW = datetime(2026, 11, 30, tzinfo=UTC)
+
+
+def stored(values: Any) -> Row:
+    return Row("key", values, "etag", NOW, NOW)
+
+
+def test_each_format_has_its_rows() -> None:
+    """There is a fixture for every format that was ever written."""
+    assert [file.stem for file in FIXTURES] == [f"format_{number}" for number in range(FORMAT + 1)]
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)
+def test_rows_of_every_format_are_read(file: Path, name: str) -> None:
+    """A row of any earlier format says what it said then, and nothing of it is lost when it is written again."""
+    values = json.loads(file.read_text(encoding="utf-8"))[name]
+    row = decode(KINDS[name], stored(values))
+    assert row.unknown == {}
+    own = [field.name for field in fields(row) if field.name != "unknown"]
+    empty = [column for column in own if getattr(row, column) in (None, "", 0, (), {})]
+    assert empty == []
+    assert decode(KINDS[name], stored(encode(row))) == row
+
+
+@pytest.mark.parametrize(
+    "row",
+    [JobRow("nightly", token=7), RunRow("nightly", NOW, token=7), MessageRow("h", "q", "k", token=7)],
+    ids=["job", "run", "message"],
+)
+def test_a_row_without_a_column_has_its_default(row: Any) -> None:
+    """Each column but those that say whose row it is may be missing, as in a row of a release that lacked it."""
+    for column in encode(row):
+        if column not in ("name", "job", "fire_time", "handler", "entity", "key"):
+            values = {name: value for name, value in encode(row).items() if name != column}
+            read = decode(type(row), stored(values))
+            assert read == (replace(row, token=0) if column == "token" else row)
+
+
+def test_a_column_of_a_newer_release_is_kept() -> None:
+    """What this version does not know goes back to the table as it came."""
+    row = decode(JobRow, stored({**encode(JobRow("nightly")), "colour": "red"}))
+    assert encode(replace(row, token=9))["colour"] == "red"
+
+
+def test_a_newer_format_is_refused_by_name() -> None:
+    """A row that this version would misunderstand is left to those that know it, and says so."""
+    with pytest.raises(
+        UnreadableRowError, match=rf"Row key has format {FORMAT + 1}.*newer version"
+    ) as caught:
+        decode(JobRow, stored({**encode(JobRow("nightly")), "format": FORMAT + 1}))
+    assert not isinstance(caught.value, StoreUnavailableError)
+
+
+@pytest.mark.parametrize(
+    "change", [{"format": "x"}, {"token": "x"}, {"pending": "[1]"}, {"watermark": "soon"}]
+)
+def test_a_row_edited_by_hand_is_told(change: dict[str, str]) -> None:
+    """A column of another type is an error that names the row, whatever is in it."""
+    with pytest.raises(UnreadableRowError, match="Row key cannot be read"):
+        decode(JobRow, stored({**encode(JobRow("nightly")), **change}))
