@@ -12,7 +12,7 @@ from servicebus.faults import Faults
 from servicebus.queue import MessageQueue
 from servicebus.relays import Forwarder, MessageTopic
 from servicebus.store import Store
-from servicebus.timers import Timers
+from servicebus.timers import CLOCK, Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from servicebus.relays import Filter
 
 DEAD_LETTER = "/$DeadLetterQueue"
-MAX_MESSAGE = 262_144
-"""The largest message or batch taken in, bytes: the limit of Azure's Standard tier."""
 
 
 class Broker:
@@ -107,6 +105,24 @@ class Broker:
         """Cut every connection."""
         for connection in list(self.connections):
             connection.abort()
+
+    def detach(self, entity: str | None = None) -> None:
+        """Detach every sender and receiver of an entity, or of all, as Azure does with links that are idle."""
+        for connection in list(self.connections):
+            connection.detach(entity and entity.lower())
+
+    def lose_locks(self, entity: str | None = None) -> None:
+        """Forget the locks of an entity, or of all, as when Azure moves it to another machine."""
+        if entity is not None and entity.lower() not in self.entities:
+            raise ValueError(f"there is no entity {entity!r}")
+        for name, queue in self.entities.items():
+            if entity is None or entity.lower() == name:
+                queue.lose_locks()
+
+    def clock(self, seconds: float) -> None:
+        """Set the broker's clock this far apart from the machine's."""
+        CLOCK.apart = seconds
+        self.timers.rearm()
 
     def counts(self) -> dict[str, dict[str, int]]:
         """How many messages each entity has in which state."""

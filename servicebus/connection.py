@@ -109,6 +109,14 @@ class Connection(asyncio.Protocol):
         )
         self.flush_soon()
 
+    def detach(self, entity: str | None) -> None:
+        """Detach the links of an entity, or all but those for requests."""
+        link = self._engine.link_head(0)
+        while link is not None:
+            self._links.detach(link, entity)
+            link = link.next(0)
+        self.flush_soon()
+
     def abort(self) -> None:
         """Cut the connection; nothing more is sent."""
         self.closed = True

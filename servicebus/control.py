@@ -2,6 +2,8 @@
 
     {"fault": "drop-after-apply", "op": "complete", "entity": "orders", "count": 1, "skip": 0}
     {"do": "clear" | "pause" | "resume" | "cut" | "counts"}
+    {"do": "detach" | "lose-locks", "entity": "orders"}
+    {"do": "clock", "seconds": 120}
 
 The end of the input means that whoever started the broker is gone, and ends it.
 """
@@ -34,6 +36,9 @@ def obey(broker: Broker, line: str) -> dict[str, Any]:
             "resume": broker.resume,
             "cut": broker.cut,
             "counts": broker.counts,
+            "detach": lambda: broker.detach(command.get("entity")),
+            "lose-locks": lambda: broker.lose_locks(command.get("entity")),
+            "clock": lambda: broker.clock(float(command["seconds"])),
         }
         found = actions[command["do"]]()
     except (ValueError, KeyError, TypeError) as error:

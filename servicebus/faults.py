@@ -22,10 +22,18 @@ FAULTS = {
     "silence": "never answer, the connection stays open",
     "exit": "end the broker's process at once, as a kill would",
 }
-"""Each comes as `<fault>-before-apply` and `<fault>-after-apply`. And there is `busy`: refused, unapplied."""
+"""Each comes as `<fault>-before-apply` and `<fault>-after-apply`. What is in `REFUSALS` is never applied."""
+
+REFUSALS = {
+    "busy": Refused("com.microsoft:server-busy", "The broker was told to be busy; nothing was done.", 503),
+    "full": Refused(
+        "amqp:resource-limit-exceeded",
+        "The maximum entity size has been reached or exceeded, as the broker was told; nothing was done.",
+        403,
+    ),
+}
 
 _EXIT_CODE = 70
-_BUSY = Refused("com.microsoft:server-busy", "The broker was told to be busy; nothing was done.", 503)
 
 
 @dataclass
@@ -39,7 +47,7 @@ class Fault:
     skip: int
 
     def __post_init__(self) -> None:
-        known = {"busy", *(f"{name}-{when}-apply" for name in FAULTS for when in ("before", "after"))}
+        known = {*REFUSALS, *(f"{name}-{when}-apply" for name in FAULTS for when in ("before", "after"))}
         if self.kind not in known:
             raise ValueError(f"no fault {self.kind!r}; there are {', '.join(sorted(known))}")
         if self.operation not in OPERATIONS:
@@ -54,8 +62,8 @@ class Fault:
 
     def strike(self) -> None:
         """Do the harm."""
-        if self.kind == "busy":
-            raise _BUSY
+        if self.kind in REFUSALS:
+            raise REFUSALS[self.kind]
         name = self.kind.partition("-")[0]
         if name == "drop":
             raise Dropped

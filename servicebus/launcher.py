@@ -162,6 +162,18 @@ class Broker:
         """Cut every connection."""
         self._ask({"do": "cut"})
 
+    def detach(self, entity: str | None = None) -> None:
+        """Detach the senders and receivers of an entity, or of all, as Azure does with idle ones."""
+        self._ask({"do": "detach", "entity": entity})
+
+    def lose_locks(self, entity: str | None = None) -> None:
+        """End the locks of an entity, or of all, at once: each counts as one that ran out."""
+        self._ask({"do": "lose-locks", "entity": entity})
+
+    def clock(self, seconds: float) -> None:
+        """Set its clock this many seconds ahead of the machine's, or behind; what falls due by that falls due."""
+        self._ask({"do": "clock", "seconds": seconds})
+
     def counts(self, entity: str) -> dict[str, int]:
         """How many are active, locked, scheduled and deferred; `…/$DeadLetterQueue` has the dead ones."""
         counts: dict[str, int] = self._ask({"do": "counts"})["messages"][entity.lower()]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import proton
 
-from servicebus import requests, tokens, transfers
-from servicebus.broker import MAX_MESSAGE
+from servicebus import limits, requests, tokens, transfers
 from servicebus.conditions import condition
 from servicebus.errors import Refused
 from servicebus.message import BATCH_FORMAT, unbatch
@@ -79,6 +78,21 @@ class Links:
         self._replies.clear()
         self._targets.clear()
 
+    def detach(self, link: proton.Link, entity: str | None) -> None:
+        """Detach a link in Azure's words for one that is idle, if it leads to this entity; None is any."""
+        receiver, target = self._receivers.get(link.name), self._targets.get(link.name)
+        queue = receiver.queue if receiver else target
+        if queue is None or isinstance(queue, str) or entity not in (None, queue.name):
+            return
+        link.condition = condition(
+            "amqp:link:detach-forced",
+            f"The link '{link.name}' is force detached. Code: {'consumer' if receiver else 'publisher'}."
+            f" Details: AmqpMessage{'Consumer' if receiver else 'Publisher'}.IdleTimerExpired:"
+            " Idle timeout: 00:10:00.",
+        )
+        self._detach(link)
+        link.close()
+
     def on_connection_remote_open(self, event: Event) -> None:
         """Answer in kind."""
         event.connection.container = "local-service-bus"
@@ -140,6 +154,8 @@ class Links:
     def on_delivery(self, event: Event) -> None:
         """A message or request came in, or a receiver settled what it holds."""
         link, delivery = event.link, event.delivery
+        if link.state & proton.Endpoint.LOCAL_CLOSED:
+            return  # it was detached: the client settles by the lock once it knows
         if link.is_sender:
             transfers.settle(self._broker, delivery)
         else:
@@ -169,7 +185,7 @@ class Links:
             self._receivers[link.name] = self._receiver(link, self._entity(node, address))
         else:
             self._targets[link.name] = _sendable(self._entity(node, address))
-            link.max_message_size = MAX_MESSAGE
+            link.max_message_size = limits.MAX_MESSAGE
         if link.is_receiver:
             link.flow(_CREDIT)
 
@@ -212,9 +228,7 @@ class Links:
         if target is None:
             raise Refused("amqp:not-found", "The link is closed.")
         if not isinstance(target, str):
-            if len(raw) > MAX_MESSAGE:
-                text = f"The message has {len(raw)} bytes; {MAX_MESSAGE} are allowed."
-                raise Refused("amqp:link:message-size-exceeded", text)
+            limits.check_size(len(raw))
             batch = self._connection.message_format == BATCH_FORMAT
             with self._broker.operation("send", target.name):
                 target.publish(unbatch(raw) if batch else [raw])

@@ -71,6 +71,11 @@ class LockTable:
         del self._locks[lock.token]
         lock.message.lock = None
 
+    def lose(self) -> None:
+        """End every lock now, as if its time were over."""
+        for lock in list(self._locks.values()):
+            self._expired(lock)
+
     def _sweep(self) -> None:
         while self._locks:
             lock = next(iter(self._locks.values()))

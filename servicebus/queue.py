@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from servicebus import limits
 from servicebus.duplicates import SeenIds
 from servicebus.errors import Dropped, Refused, Silenced, not_found, quota_exceeded
 from servicebus.locks import Lock, LockTable
@@ -102,7 +103,11 @@ class MessageQueue:
 
     def publish(self, encoded: Iterable[bytes]) -> list[int]:
         """Take messages in, all or (if one cannot be read) none; a duplicate's number is 0."""
-        messages = [Message.sent(raw) for raw in encoded]
+        messages: list[Message] = []
+        for raw in encoded:
+            limits.check_size(len(raw))
+            messages.append(Message.sent(raw))
+            limits.check(messages[-1])
         self.check_room(messages)
         return [0 if self._seen.again(m.message_id) else self._accept(m) for m in messages]
 
@@ -173,6 +178,11 @@ class MessageQueue:
                 self._broker.store.update(self.name, message)
             else:
                 self._give_back(lock, counted=outcome is Outcome.ABANDON)
+
+    def lose_locks(self) -> None:
+        """Let every lock end at once."""
+        with self._broker.store.transaction():
+            self._locks.lose()
 
     # Inside
 

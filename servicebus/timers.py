@@ -15,9 +15,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+class Clock:
+    """The one clock of the broker, whose times clients are told."""
+
+    apart = 0.0
+    """Seconds it is ahead of the machine's, on request: Azure's clock is not the client's either."""
+
+
+CLOCK = Clock()
+
+
 def now() -> float:
-    """Seconds since 1970: the one clock of the broker, since clients are told its times."""
-    return time.time()  # noqa: TID251 - a separate process, and this is the one place that reads it
+    """Seconds since 1970."""
+    return time.time() + CLOCK.apart  # noqa: TID251 - a separate process, and this is the one place that reads it
 
 
 class Timers:
@@ -34,19 +44,20 @@ class Timers:
         entry = (when, next(self._tie), callback)
         heapq.heappush(self._heap, entry)
         if self._heap[0] is entry:
-            self._arm()
+            self.rearm()
 
     def pause(self) -> None:
         """Let nothing fall due until `resume`."""
         self._paused = True
-        self._arm()
+        self.rearm()
 
     def resume(self) -> None:
         """Do what fell due meanwhile, and go on."""
         self._paused = False
-        self._arm()
+        self.rearm()
 
-    def _arm(self) -> None:
+    def rearm(self) -> None:
+        """Wake up when the next is due by the clock as it is now."""
         if self._wake:
             self._wake.cancel()
         self._wake = None
@@ -62,4 +73,4 @@ class Timers:
                 callback()
             except Exception:  # noqa: BLE001 - Python's own exit code 1 means here that a run failed
                 _log.exception("a timer failed")
-        self._arm()
+        self.rearm()

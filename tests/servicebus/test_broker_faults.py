@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -7,6 +8,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import (
     MessageLockLostError,
     ServiceBusConnectionError,
+    ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
 
@@ -22,7 +24,13 @@ QUICK = {"retry_total": 3, "retry_backoff_factor": 0.05}
 
 pytestmark = sdk_forgets_sockets
 
-broker = broker_fixture(Queue("q", lock=30), Queue("short", lock=1), Queue("dedup", dedup=60))
+broker = broker_fixture(
+    Queue("q", lock=30),
+    Queue("short", lock=1),
+    Queue("dedup", dedup=60),
+    Queue("lost", lock=30),
+    Queue("idle", lock=30),
+)
 
 
 bus = client_fixture()
@@ -142,3 +150,66 @@ def test_cut_connections_are_reported_without_retries(broker: Broker) -> None:
         broker.fault("drop-before-apply", "send")
         with pytest.raises(ServiceBusConnectionError):
             sender.send_messages(ServiceBusMessage("x"))
+
+
+def test_a_queue_can_be_full_on_request(broker: Broker, bus: Bus) -> None:
+    """Told so, a queue refuses to take in, sent or scheduled, while receiving goes on."""
+    bus.sender("q").send_messages(ServiceBusMessage("x"))
+    for operation in ("send", "schedule"):
+        broker.fault("full", operation, entity="q")
+    with pytest.raises(ServiceBusQuotaExceededError):
+        bus.sender("q").send_messages(ServiceBusMessage("y"))
+    with pytest.raises(ServiceBusQuotaExceededError):
+        bus.sender("q").schedule_messages(ServiceBusMessage("y"), datetime.now(UTC))
+    assert bus.drain("q") == ["x"]
+
+
+def test_locks_are_lost_on_request(broker: Broker, bus: Bus) -> None:
+    """A lost lock cannot be settled or renewed, and its message comes back as a further delivery."""
+    bus.sender("lost").send_messages(ServiceBusMessage("x"))
+    [message] = bus.receive("lost")
+    broker.lose_locks("q")
+    bus.receiver("lost").renew_message_lock(message)
+    broker.lose_locks("lost")
+    for act in (bus.receiver("lost").renew_message_lock, bus.receiver("lost").complete_message):
+        with pytest.raises(MessageLockLostError):
+            act(message)
+    [again] = bus.receive("lost")
+    assert again.delivery_count == 1
+    bus.receiver("lost").complete_message(again)
+    with pytest.raises(ValueError, match="there is no entity 'nope'"):
+        broker.lose_locks("nope")
+
+
+def test_idle_links_are_detached_on_request(broker: Broker) -> None:
+    """A client that retries attaches again and goes on, and settles what it held by its lock."""
+    with Bus(broker.connection_string, **QUICK) as clients:
+        clients.sender("idle").send_messages([ServiceBusMessage("x"), ServiceBusMessage("y")])
+        [message] = clients.receive("idle")
+        broker.detach("idle")
+        clients.receiver("idle").complete_message(message)
+        assert clients.drain("idle") == ["y"]
+        broker.detach()
+        clients.sender("idle").send_messages(ServiceBusMessage("z"))
+        assert clients.drain("idle") == ["z"]
+
+
+def test_the_broker_has_a_clock_of_its_own(broker: Broker, bus: Bus) -> None:
+    """Times on messages, the ends of locks and what falls due go by the broker's clock, ahead or behind."""
+    bus.sender("q").send_messages(ServiceBusMessage("warm"))
+    assert bus.drain("q") == ["warm"]
+    ahead = timedelta(minutes=5)
+    try:
+        broker.clock(ahead.total_seconds())
+        started = datetime.now(UTC)
+        bus.sender("q").schedule_messages(ServiceBusMessage("x"), started + ahead - timedelta(seconds=1))
+        [message] = bus.receive("q")
+        assert message.locked_until_utc > started + ahead
+        bus.receiver("q").complete_message(message)
+        broker.clock(-ahead.total_seconds())
+        bus.sender("q").send_messages(ServiceBusMessage("y"))
+        [message] = bus.receive("q")
+        assert message.enqueued_time_utc < datetime.now(UTC) - ahead + timedelta(seconds=10)
+        assert message.locked_until_utc < datetime.now(UTC)
+    finally:
+        broker.clock(0)

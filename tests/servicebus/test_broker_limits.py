@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import ServiceBusQuotaExceededError
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError
 
 from servicebus.launcher import Queue, Subscription, Topic
 from tests.support.service_bus import broker_fixture, client_fixture, sdk_forgets_sockets
@@ -14,12 +16,57 @@ if TYPE_CHECKING:
 
 pytestmark = sdk_forgets_sockets
 broker = broker_fixture(
+    Queue("q"),
     Queue("small", quota=1000),
     Topic("orders", ("one", "two"), quota=1000),
     Topic("news", (Subscription("relayed", forward="full"),)),
     Queue("full", quota=1000),
 )
 bus = client_fixture()
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ({"properties": {"message_id": "i" * 129}}, "message id has 129 characters; 128 are allowed"),
+        ({"properties": {"group_id": "s" * 129}}, "session id has 129 characters"),
+        ({"properties": {"reply_to_group_id": "s" * 129}}, "reply-to session id has 129 characters"),
+        ({"annotations": {"x-opt-partition-key": "p" * 129}}, "partition key has 129 characters"),
+        ({"application_properties": {"big": "x" * 33_000}}, "application property 'big' has 33005 bytes"),
+        ({"properties": {"subject": "s" * 33_000}}, "subject has 33005 bytes; 32768 are allowed"),
+        (
+            {"application_properties": {"a": "x" * 30_000, "b": "x" * 30_000, "c": "x" * 6_000}},
+            "properties together have 66",
+        ),
+    ],
+)
+def test_what_azure_does_not_take_is_refused(bus: Bus, message: dict[str, Any], problem: str) -> None:
+    """Ids and properties that are too long are refused with the limit, sent or scheduled, and nothing is kept."""
+    properties = AmqpMessageProperties(**message.pop("properties", {}))
+    too_long = AmqpAnnotatedMessage(data_body=b"x", properties=properties, **message)
+    with pytest.raises(ServiceBusError, match=problem):
+        bus.sender("q").send_messages(too_long)
+    with pytest.raises(ServiceBusError, match=problem):
+        bus.sender("q").schedule_messages(too_long, datetime.now(UTC) + timedelta(hours=1))
+    assert bus.receiver("q").peek_messages(sequence_number=1) == []
+
+
+def test_what_azure_takes_is_taken(bus: Bus) -> None:
+    """Ids and properties just within their limits arrive, and a session id without sessions is passed on."""
+    bus.sender("q").send_messages(
+        ServiceBusMessage(
+            "x",
+            message_id="i" * 128,
+            session_id="s" * 128,
+            correlation_id="c" * 200,
+            subject="s" * 10_000,
+            application_properties={"a": "x" * 30_000},
+        )
+    )
+    [message] = bus.receive("q")
+    assert (message.message_id, message.session_id) == ("i" * 128, "s" * 128)
+    assert (len(message.correlation_id), len(message.subject)) == (200, 10_000)
+    bus.receiver("q").complete_message(message)
 
 
 def test_a_full_queue_refuses_until_it_is_emptied(bus: Bus) -> None:

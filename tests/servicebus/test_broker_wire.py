@@ -112,3 +112,13 @@ def test_transactions_are_refused_in_clear_words(broker: Broker) -> None:
         detach = wire.receive(DETACH)
         assert b"This local broker has no transactions." in detach[2]
         assert b"amqp:not-implemented" in detach[2]
+
+
+def test_an_idle_link_is_detached_in_azures_words(broker: Broker) -> None:
+    """On request a link is detached by the condition and text that clients know from Azure."""
+    with Wire(broker.port) as wire:
+        receiver(wire, "empty")
+        broker.detach("empty")
+        detach = wire.receive(DETACH)
+        assert b"amqp:link:detach-forced" in detach[2]
+        assert b"AmqpMessageConsumer.IdleTimerExpired: Idle timeout: 00:10:00." in detach[2]
