@@ -114,11 +114,20 @@ def test_transactions_are_refused_in_clear_words(broker: Broker) -> None:
         assert b"amqp:not-implemented" in detach[2]
 
 
-def test_an_idle_link_is_detached_in_azures_words(broker: Broker) -> None:
-    """On request a link is detached by the condition and text that clients know from Azure."""
-    with Wire(broker.port) as wire:
-        receiver(wire, "empty")
-        broker.detach("empty")
+@pytest.mark.parametrize("entity", ["q", None])
+def test_an_idle_link_is_detached_in_azures_words(entity: str | None) -> None:
+    """On request a link, or every link, is detached by the condition and text that clients know from Azure."""
+    require_broker()
+    with (
+        launcher.start([Queue("q"), Queue("other")]) as broker,
+        Wire(broker.port) as wire,
+        Wire(broker.port) as other,
+    ):
+        receiver(wire, "q")
+        receiver(other, "other")
+        broker.detach(entity)
         detach = wire.receive(DETACH)
         assert b"amqp:link:detach-forced" in detach[2]
         assert b"AmqpMessageConsumer.IdleTimerExpired: Idle timeout: 00:10:00." in detach[2]
+        other.drain(1)
+        assert (other.receive(FLOW)[CREDIT] == 0) if entity else other.receive(DETACH)
