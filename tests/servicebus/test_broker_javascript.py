@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from azurite import launcher as npm
 from servicebus.launcher import Queue, Subscription, Topic
+from tests.support import javascript
 from tests.support.service_bus import broker_fixture
 
 if TYPE_CHECKING:
     from servicebus.launcher import Broker
 
-HERE = Path(__file__).parent / "javascript"
+SCENARIOS = javascript.HERE / "scenarios.js"
 
 broker = broker_fixture(
     *(
@@ -37,32 +33,12 @@ class Scenario(Protocol):
     def __call__(self, name: str, entity: str) -> Any: ...
 
 
-def _node() -> str:
-    """Node with the client's packages as the lock file has them; without it the tests are skipped, and fail in CI."""
-    try:
-        node = npm.find_or_install_node()
-        stamp = HERE / "node_modules" / ".stamp"
-        wanted = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()
-        if not stamp.exists() or stamp.read_text() != wanted:
-            npm.run_quietly([*node.npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=HERE)
-            stamp.write_text(wanted)
-    except (npm.CommandError, OSError) as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"the JavaScript client cannot be had: {error}", pytrace=False)
-        pytest.skip(f"the JavaScript client cannot be had: {error}")
-    return node.node
-
-
 @pytest.fixture(scope="module")
 def play(broker: Broker) -> Scenario:
     """The client, on the module's broker."""
-    node = _node()
 
     def run(name: str, entity: str) -> Any:
-        command = [node, str(HERE / "scenarios.js"), name, broker.connection_string, entity]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(javascript.run(SCENARIOS, name, broker.connection_string, entity))
 
     return run
 
