@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from servicebus.launcher import Broker, Queue, Topic
 
 
-sdk_forgets_sockets = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+sdk_forgets_sockets = pytest.mark.filterwarnings(
+    "ignore:unclosed (<socket|transport|<StreamWriter):ResourceWarning"
+)
 """For every module that uses the SDK: it forgets to close the sockets of connections that broke or were refused."""
 
 
