@@ -34,6 +34,10 @@ param cpu string = '0.5'
 @description('Memory of an execution; 2 Gi for each core.')
 param memory string = '1Gi'
 
+@minValue(1)
+@description('Most executions of a handler at a time.')
+param maxExecutions int = 10
+
 @description('Cores of recovery\'s executions: it looks, and runs here what another host left unfinished.')
 param recoveryCpu string = '0.25'
 
@@ -191,7 +195,7 @@ resource eventJobs 'Microsoft.App/jobs@2026-01-01' = [
           replicaCompletionCount: 1
           scale: {
             minExecutions: 0
-            maxExecutions: 10
+            maxExecutions: maxExecutions
             pollingInterval: 15
             rules: [
               {

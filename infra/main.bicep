@@ -422,6 +422,9 @@ output AZURE_RESOURCE_GROUP string = group.name
 output DEPLOY_FUNCTIONS bool = onFunctions
 output DEPLOY_JOBS bool = onJobs
 output RUNONCE_NAMESPACE string = chosenNamespace
+
+@description('The same, kept apart: the check before provisioning compares with it.')
+output DEPLOYED_NAMESPACE string = chosenNamespace
 output AZURE_STORAGE_ACCOUNT_NAME string = storageName
 output AZURE_SERVICEBUS_NAMESPACE string = usesServiceBus ? named.serviceBusNamespace : ''
 output AZURE_SERVICEBUS_HOST string = serviceBus.?outputs.host ?? ''

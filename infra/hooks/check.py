@@ -1,18 +1,24 @@
 """What can be known to go wrong before anything is made in Azure; azd runs this before `up` and `provision`.
 
-Standard library only, since it is run by whatever Python is there. Needs nothing of Azure.
+Standard library only, since it is run by whatever Python is there. Needs nothing of Azure; where the Azure CLI is
+there, it is asked whether a provider that this deployment needs is registered.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATHS = ("functions", "jobs", "both")
@@ -23,7 +29,7 @@ def problems(env: dict[str, str]) -> list[str]:
     """What stands against provisioning, each with its remedy."""
     if sys.version_info < (3, 11):  # noqa: UP036 - whatever Python is there runs this
         return [f"Python {sys.version.split()[0]} is too old: put Python 3.11 or newer first on the PATH."]
-    return [*_path(env), *_namespace(env), *_manifest()]
+    return [*_path(env), *_namespace(env), *_provider(env), *packed(), *_manifest()]
 
 
 def hosting_path(env: dict[str, str]) -> str:
@@ -46,13 +52,105 @@ def _namespace(env: dict[str, str]) -> list[str]:
     given = env.get("RUNONCE_NAMESPACE", "").strip()
     made = f"runonce-{env.get('AZURE_ENV_NAME', 'local')}".replace("_", "-").lower()
     namespace = given or made
-    if NAMESPACE.fullmatch(namespace):
+    deployed = env.get("DEPLOYED_NAMESPACE", "").strip()
+    if not NAMESPACE.fullmatch(namespace):
+        problem = (
+            f"The namespace {namespace!r} is not 3 to 40 lower-case letters and digits with single hyphens between: "
+            "azd env set RUNONCE_NAMESPACE shop-production, or choose another environment name."
+        )
+    elif deployed not in ("", namespace, env.get("REPLACE_NAMESPACE", "").strip()):
+        problem = (
+            f"What is deployed works in the namespace {deployed!r}, and this would give it {namespace!r}, in which "
+            f"nothing is done yet: every job and every message could run again. azd env set RUNONCE_NAMESPACE "
+            f"{deployed}; or, to begin anew as docs/deploy.md says, azd env set REPLACE_NAMESPACE {deployed}"
+        )
+    else:
         return []
-    problem = (
-        f"The namespace {namespace!r} is not 3 to 40 lower-case letters and digits with single hyphens between: "
-        "azd env set RUNONCE_NAMESPACE shop-production, or choose another environment name."
-    )
     return [problem]
+
+
+def _provider(env: dict[str, str], *, unknown: bool = False) -> list[str]:
+    """Whether Microsoft.App is registered where only a subnet needs it: Azure registers what a template names.
+
+    Args:
+        env: The variables.
+        unknown: Say what could not be found out, in place of what was.
+    """
+    if hosting_path(env) != "functions" or env.get("USE_VIRTUAL_NETWORK", "").strip().lower() != "true":
+        return []
+    az = shutil.which("az")
+    state = ""
+    if az is not None:
+        command = [az, "provider", "show", "--namespace", "Microsoft.App", "--query", "registrationState"]
+        if env.get("AZURE_SUBSCRIPTION_ID"):
+            command += ["--subscription", env["AZURE_SUBSCRIPTION_ID"]]
+        done = subprocess.run([*command, "--output", "tsv"], capture_output=True, text=True, check=False)
+        state = done.stdout.strip() if done.returncode == 0 else ""
+    remedy = "az provider register --namespace Microsoft.App"
+    if unknown:
+        return (
+            [] if state else [f"A function in a virtual network needs the provider Microsoft.App: {remedy}"]
+        )
+    if state in ("", "Registered", "Registering"):
+        return []
+    return [f"A function in a virtual network needs the provider Microsoft.App, which is {state}: {remedy}"]
+
+
+def packed() -> list[str]:
+    """What the jobs use that would not be packed for every host, each with its remedy."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - see problems()
+        return []
+    import tomllib  # noqa: PLC0415 - newer than the oldest Python that may run this
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    lists = {
+        "pyproject.toml": {"jobs", *(pattern.partition("*")[0].partition(".")[0] for pattern in patterns)},
+        ".funcignore": _kept(".funcignore", "!/"),
+        ".dockerignore": _kept(".dockerignore", "!"),
+    }
+    everything = set().union(*lists.values())
+    unequal = [
+        f"{file} does not name the package {name}, which {' and '.join(others)} names: add it (docs/deploy.md, "
+        f"What a job may use), or take it out of the others."
+        for file, names in lists.items()
+        for name in sorted(everything - names)
+        if (others := [other for other in lists if name in lists[other]])
+    ]
+    return [*unequal, *_unpacked(everything)]
+
+
+def _kept(file: str, mark: str) -> set[str]:
+    """The folders that an ignore file keeps; what has an ending is a file."""
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    names = {line.removeprefix(mark).rstrip("/") for line in lines if line.startswith(mark)}
+    return {name for name in names if "." not in name}
+
+
+def _unpacked(packages: set[str]) -> Iterator[str]:
+    """The imports of what lies beside jobs/, which a laptop finds and no host gets."""
+    for file in sorted((ROOT / "jobs").rglob("*.py")):
+        for name in sorted(_imported(file) - packages):
+            if (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file():
+                yield (
+                    f"{file.relative_to(ROOT).as_posix()} imports {name}, which is packed for no host. Move it into "
+                    f"jobs/; or make it a package and name it in pyproject.toml (packages.find, include), in "
+                    f".funcignore (!/{name}/) and in .dockerignore (!{name})."
+                )
+
+
+def _imported(file: Path) -> set[str]:
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError):
+        return set()  # the manifest's check says it better
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
 
 
 def _manifest() -> list[str]:
@@ -64,7 +162,8 @@ def _manifest() -> list[str]:
         text.removeprefix("error: ") for text in (done.stderr.strip() or done.stdout.strip()).splitlines()
     ]
     if "ModuleNotFoundError" in done.stderr:
-        return [f"{said[-1]}: {command[0]} -m pip install -r requirements.txt"]
+        install = "python3 -m venv .venv, then .venv/bin/python -m pip install -r requirements.txt"
+        return [f"{said[-1]}: {install} (on Windows: .venv\\Scripts\\python)"]
     return said or [f"`runonce manifest --check` ended with {done.returncode}."]
 
 
@@ -85,6 +184,7 @@ def warnings(env: dict[str, str]) -> list[str]:
     """What may be meant."""
     if hosting_path(env) == "jobs":
         return []
+    unknown = _provider(env, unknown=True)
     host = json.loads((ROOT / "host.json").read_text(encoding="utf-8"))
     limit = _seconds(host["functionTimeout"])
     renewed = _seconds(host["extensions"].get("serviceBus", {}).get("maxAutoLockRenewalDuration", "00:05:00"))
@@ -101,7 +201,7 @@ def warnings(env: dict[str, str]) -> list[str]:
         for handler in _listed("handlers")
         if int(handler["max_runtime"]) > renewed
     ]
-    return [*too_long, *unlocked]
+    return [*unknown, *too_long, *unlocked]
 
 
 def _seconds(clock: str) -> int:
@@ -110,12 +210,18 @@ def _seconds(clock: str) -> int:
 
 
 def tell_azd(env: dict[str, str]) -> None:
-    """Set what azure.yaml's conditions ask for."""
+    """Set what azure.yaml's conditions ask for, and once when a budget begins, which cannot change later."""
     azd, chosen = shutil.which("azd"), hosting_path(env)
     if azd is None or not env.get("AZURE_ENV_NAME"):
         return
-    for name, wanted in (("DEPLOY_FUNCTIONS", chosen != "jobs"), ("DEPLOY_JOBS", chosen != "functions")):
-        command = [azd, "env", "set", name, str(wanted).lower(), "--environment", env["AZURE_ENV_NAME"]]
+    wanted = {
+        "DEPLOY_FUNCTIONS": str(chosen != "jobs").lower(),
+        "DEPLOY_JOBS": str(chosen != "functions").lower(),
+    }
+    if env.get("MONTHLY_BUDGET", "0").strip() not in ("", "0") and not env.get("BUDGET_START"):
+        wanted["BUDGET_START"] = time.strftime("%Y-%m-01", time.gmtime())
+    for name, value in wanted.items():
+        command = [azd, "env", "set", name, value, "--environment", env["AZURE_ENV_NAME"]]
         subprocess.run(command, cwd=ROOT, check=True)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from tests.support.infrastructure import INFRA, ROOT, Infrastructure, with_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
 
 @pytest.fixture(params=["shipped", "sample"])
@@ -33,4 +35,23 @@ def azurite_launcher() -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(spec.name, module)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The check, at work on a copy of what it reads."""
+    spec = importlib.util.spec_from_file_location("infra_check", INFRA / "hooks" / "check.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "infra").mkdir()
+    (tmp_path / "host.json").write_text((ROOT / "host.json").read_text())
+    manifest = json.loads((INFRA / "jobs.json").read_text())
+    (tmp_path / "infra" / "jobs.json").write_text(json.dumps(manifest))
+    for name in (".funcignore", ".dockerignore", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "_manifest", list)
     return module

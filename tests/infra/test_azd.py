@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -17,7 +16,6 @@ from tests.support.bicep import parse, text_of
 from tests.support.infrastructure import INFRA, ROOT
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import ModuleType
 
 CHECK = INFRA / "hooks" / "check.py"
@@ -26,23 +24,6 @@ CHECK = INFRA / "hooks" / "check.py"
 @pytest.fixture(scope="module")
 def azure_yaml() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "azure.yaml").read_text(encoding="utf-8"))
-
-
-@pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The check, at work on a copy of what it reads."""
-    spec = importlib.util.spec_from_file_location("infra_check", CHECK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    (tmp_path / "infra").mkdir()
-    (tmp_path / "host.json").write_text((ROOT / "host.json").read_text())
-    manifest = json.loads((INFRA / "jobs.json").read_text())
-    (tmp_path / "infra" / "jobs.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "_manifest", list)
-    return module
 
 
 def change(check: ModuleType, kind: str, **values: Any) -> None:
@@ -139,6 +120,86 @@ def test_azd_is_told_what_to_deploy(check: ModuleType, monkeypatch: pytest.Monke
     ]
 
 
+@pytest.mark.parametrize(
+    ("env", "refused"),
+    [
+        ({"DEPLOYED_NAMESPACE": "shop-1", "RUNONCE_NAMESPACE": "shop-1"}, False),
+        ({"DEPLOYED_NAMESPACE": "shop-1", "RUNONCE_NAMESPACE": "shop-2"}, True),
+        ({"DEPLOYED_NAMESPACE": "shop-1", "AZURE_ENV_NAME": "shop"}, True),
+        ({"DEPLOYED_NAMESPACE": "runonce-shop", "AZURE_ENV_NAME": "shop"}, False),
+        (
+            {"DEPLOYED_NAMESPACE": "shop-1", "RUNONCE_NAMESPACE": "shop-2", "REPLACE_NAMESPACE": "shop-1"},
+            False,
+        ),
+        (
+            {"DEPLOYED_NAMESPACE": "shop-2", "RUNONCE_NAMESPACE": "shop-3", "REPLACE_NAMESPACE": "shop-1"},
+            True,
+        ),
+        ({"RUNONCE_NAMESPACE": "shop-1"}, False),
+    ],
+)
+def test_what_is_deployed_keeps_its_namespace(check: ModuleType, env: dict[str, str], refused: bool) -> None:
+    """Another namespace than the deployed one would run everything again: it is refused until asked for by name."""
+    said = check.problems(env)
+    assert bool(said) is refused
+    if refused:
+        assert f"azd env set REPLACE_NAMESPACE {env['DEPLOYED_NAMESPACE']}" in said[0]
+        assert f"azd env set RUNONCE_NAMESPACE {env['DEPLOYED_NAMESPACE']}" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "path", "private", "refused"),
+    [
+        ("NotRegistered", "functions", "true", True),
+        ("Registered", "functions", "true", False),
+        ("NotRegistered", "functions", "false", False),
+        ("NotRegistered", "both", "true", False),
+    ],
+)
+def test_a_provider_that_only_a_subnet_needs_must_be_registered(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, state: str, path: str, private: str, refused: bool
+) -> None:
+    """Functions in a virtual network need Microsoft.App, which no resource of that path would register."""
+    answer = subprocess.CompletedProcess([], 0, stdout=f"{state}\n")
+    monkeypatch.setattr(check.shutil, "which", lambda _: "az")
+    monkeypatch.setattr(check.subprocess, "run", lambda *_, **__: answer)
+    said = check.problems({"HOSTING_PATH": path, "USE_VIRTUAL_NETWORK": private})
+    assert bool(said) is refused
+    assert not said or "az provider register --namespace Microsoft.App" in said[0]
+
+
+def test_a_provider_that_nobody_can_be_asked_about_is_a_warning(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the Azure CLI the command is told, and nothing is refused."""
+    monkeypatch.setattr(check.shutil, "which", lambda _: None)
+    env = {"HOSTING_PATH": "functions", "USE_VIRTUAL_NETWORK": "true"}
+    assert check.problems(env) == []
+    assert any("az provider register" in said for said in check.warnings(env))
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({}, False),
+        ({"MONTHLY_BUDGET": "0"}, False),
+        ({"MONTHLY_BUDGET": "50"}, True),
+        ({"MONTHLY_BUDGET": "50", "BUDGET_START": "2026-11-01"}, False),
+    ],
+)
+def test_a_budget_begins_once(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], told: bool
+) -> None:
+    """The first day of a budget is set when there is a budget and none was set, since Azure does not let it move."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(check.shutil, "which", lambda _: "azd")
+    monkeypatch.setattr(check.subprocess, "run", lambda command, **_: commands.append(command))
+    check.tell_azd({"AZURE_ENV_NAME": "shop", **env})
+    starts = [command[4] for command in commands if command[3] == "BUDGET_START"]
+    assert bool(starts) is told
+    assert all(re.fullmatch(r"\d{4}-\d\d-01", start) for start in starts)
+
+
 def test_it_runs_as_azd_runs_it() -> None:
     """Started as a script it checks the manifest against the code, and ends with 0 or with 1 and the reason."""
     env = {
@@ -154,26 +215,7 @@ def test_it_runs_as_azd_runs_it() -> None:
     assert (bad.returncode, "azd env set HOSTING_PATH" in bad.stderr) == (1, True)
 
 
-# -- workflows and the development container --------------------------------------------------------------------
-
-
-def test_the_workflows_keep_no_secret() -> None:
-    """Deploying signs in by OIDC; no workflow reads a secret, and a fork without variables deploys nothing."""
-    folder = ROOT / ".github" / "workflows"
-    for file in folder.glob("*.yml"):
-        assert "secrets." not in file.read_text()
-    deploying = yaml.safe_load((folder / "azure-dev.yml").read_text())
-    assert deploying["permissions"]["id-token"] == "write"
-    assert deploying["jobs"]["deploy"]["if"] == "vars.AZURE_CLIENT_ID != ''"
-
-
-def test_ci_compiles_and_lints_both_templates() -> None:
-    """What nothing here can do, the compiler does in CI: both templates are built and linted."""
-    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
-    assert "az bicep build" in text
-    assert "az bicep lint" in text
-    for name in ("main", "jobs"):
-        assert f"infra/{name}.bicep" in text
+# -- the development container ---------------------------------------------------------------------------------
 
 
 def test_the_development_container_has_the_tools() -> None:

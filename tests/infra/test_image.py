@@ -219,7 +219,9 @@ def wait_until(true: Callable[[], object], seconds: float = 30) -> None:
 
 def test_the_image_is_slim_and_unprivileged(image: Image) -> None:
     """It is built on a slim Python 3.13, runs as a user that is not root, and Python itself gets the signals."""
-    assert image.base == "python:3.13-slim"
+    name, _, digest = image.base.partition("@")
+    assert name == "python:3.13-slim"
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", digest), "the same image for two builds of one commit"
     assert int(image.user) > 0
     assert image.entrypoint == ["python", "-m", "runonce"]
     assert len(image.not_carried_out) == 1, "making the user is the only step that is not carried out here"

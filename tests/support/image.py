@@ -46,6 +46,17 @@ def ignored(dockerignore: Path, path: str) -> bool:
     return left_out
 
 
+def copied(context: Path, origin: Path) -> Iterator[Path]:
+    """The files that COPY takes of a file or a folder of the context."""
+    if origin != context and ignored(context / ".dockerignore", origin.relative_to(context).as_posix()):
+        return
+    if origin.is_dir():
+        for inside in origin.iterdir():
+            yield from copied(context, inside)
+    else:
+        yield origin
+
+
 @dataclass
 class Image:
     """What came of the steps."""
@@ -53,6 +64,7 @@ class Image:
     root: Path
     context: Path
     base: str = ""
+    arguments: dict[str, str] = field(default_factory=dict)
     workdir: Path = Path()
     environ: dict[str, str] = field(default_factory=dict)
     user: str = "0"
@@ -69,8 +81,12 @@ class Image:
         for name, arguments in instructions(self.context / "Dockerfile"):
             getattr(self, f"_{name.lower()}")(arguments)
 
+    def _arg(self, arguments: str) -> None:
+        name, _, default = arguments.partition("=")
+        self.arguments[name] = default
+
     def _from(self, arguments: str) -> None:
-        self.base = arguments
+        self.base = re.sub(r"\$\{(\w+)\}", lambda match: self.arguments[match[1]], arguments)
 
     def _env(self, arguments: str) -> None:
         self.environ.update(word.split("=", 1) for word in shlex.split(arguments))
@@ -83,14 +99,11 @@ class Image:
         *sources, target = arguments.split()
         for source in sources:
             origin = self.context / source
-            files = sorted(origin.rglob("*")) if origin.is_dir() else [origin]
-            for file in files:
-                inside = file.relative_to(self.context).as_posix()
-                if file.is_file() and not ignored(self.context / ".dockerignore", inside):
-                    below = file.relative_to(origin) if origin.is_dir() else Path(file.name)
-                    copy = self.workdir / target / below
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(file, copy)
+            for file in sorted(copied(self.context, origin)):
+                below = file.relative_to(origin) if origin.is_dir() else Path(file.name)
+                copy = self.workdir / target / below
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
 
     def _run(self, arguments: str) -> None:
         words = shlex.split(arguments)
