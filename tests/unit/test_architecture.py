@@ -237,3 +237,9 @@ def loaded() -> set[str]:
 def test_importing_the_facade_is_cheap(loaded: set[str], package: str) -> None:
     """`import runonce`, which every job file does, brings in nothing that only some of them need."""
     assert sorted(name for name in loaded if name == package or name.startswith(f"{package}.")) == []
+
+
+def test_the_picture_is_of_this_code() -> None:
+    """docs/architecture.svg is what its script draws; `python docs/draw_architecture.py` draws it anew."""
+    script = [sys.executable, "docs/draw_architecture.py", "--check"]
+    assert subprocess.run(script, cwd=ROOT, check=False, timeout=60).returncode == 0
