@@ -5,6 +5,7 @@ Whatever is wrong is said without repeating what is in the body, which may be pr
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -108,29 +109,6 @@ def _problems(error: Exception) -> str:
     return "; ".join(f"{'.'.join(map(str, loc))}: {what}" if loc else what for loc, what in found)
 
 
-class _Fields(dict[str, str]):
-    """Fills a lock's name from the message, refusing what has no such field."""
-
-    def __init__(self, message: Message) -> None:
-        super().__init__()
-        self._message = message
-
-    def __missing__(self, path: str) -> str:
-        value = self._message.field(path)
-        if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-            raise self._message.bad(
-                "BadLock",
-                f"its lock's field {path!r} is {'empty' if value == '' else type(value).__name__}, "
-                f"not text or a whole number",
-            )
-        text = str(value)
-        if len(text) > LONGEST_KEY:
-            raise self._message.bad(
-                "BadLock", f"its lock's field {path!r} has {len(text)} characters, over {LONGEST_KEY}"
-            )
-        return text
-
-
 def _blob_name(lock: str) -> str:
     """What a lock's blob is called: readable where that is not too long for Azure."""
     quoted = quote(lock, safe="")
@@ -138,8 +116,20 @@ def _blob_name(lock: str) -> str:
 
 
 def _lock_name(handler: Handler, message: Message) -> str | None:
+    """The lock with its fields filled in from the message."""
     if handler.lock is None:
         return None
-    fields = _Fields(message)
-    parts = handler.lock.split("{")
-    return parts[0] + "".join(fields[path] + rest for path, _, rest in (p.partition("}") for p in parts[1:]))
+    return re.sub(r"\{(.*?)\}", lambda found: _lock_field(message, found[1]), handler.lock)
+
+
+def _lock_field(message: Message, path: str) -> str:
+    value = message.field(path)
+    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
+        kind = "empty" if value == "" else type(value).__name__
+        raise message.bad("BadLock", f"its lock's field {path!r} is {kind}, not text or a whole number")
+    text = str(value)
+    if len(text) > LONGEST_KEY:
+        raise message.bad(
+            "BadLock", f"its lock's field {path!r} has {len(text)} characters, over {LONGEST_KEY}"
+        )
+    return text

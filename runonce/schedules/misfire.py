@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, get_args
-
-from runonce.errors import ScheduleError
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from runonce.schedules.schedule import Schedule
 
-Policy = Literal["skip", "latest", "all"]
+Misfire = Literal["skip", "latest", "all"]
 
 COUNT_LIMIT = 1000
 """Skipped fire times are counted up to here and no further: a schedule of every second that was down for a
@@ -40,10 +38,8 @@ def missed(
     schedule: Schedule,
     after: datetime,
     until: datetime,
-    policy: Policy = "latest",
+    policy: Misfire = "latest",
     cap: int = 24,
-    *,
-    job: str | None = None,
 ) -> Missed:
     """Decides about the fire times with after < t <= until, none of which was run.
 
@@ -53,16 +49,7 @@ def missed(
         until: Aware datetime: fire times later than this are not missed yet.
         policy: "skip" runs none of them, "latest" the newest, "all" the newest `cap`.
         cap: How many "all" runs at most, 1 to COUNT_LIMIT; the other policies ignore it.
-        job: Name of the job, for the error's message.
-
-    Raises:
-        ScheduleError: The policy or the cap is not valid.
     """
-    if policy not in get_args(Policy):
-        known = ", ".join(f'"{name}"' for name in get_args(Policy))
-        raise ScheduleError(f"{_name(job)}misfire policy {policy!r} is not known. Use one of {known}.")
-    if isinstance(cap, bool) or not isinstance(cap, int) or not 1 <= cap <= COUNT_LIMIT:
-        raise ScheduleError(f"{_name(job)}misfire cap {cap!r} is not valid. Use 1 to {COUNT_LIMIT}.")
     keep = {"skip": 0, "latest": 1, "all": cap}[policy]
     # From the newest backwards, so that the cost depends on the limits here and not on how long it was down.
     newest = list(islice(schedule.newest_first(after, until), keep + COUNT_LIMIT + 1))
@@ -72,7 +59,3 @@ def missed(
     at_least = len(skipped) > COUNT_LIMIT
     oldest = next(schedule.fire_times(after, until, limit=1)) if at_least else skipped[-1]
     return Missed(to_run, min(len(skipped), COUNT_LIMIT), at_least, oldest, skipped[0])
-
-
-def _name(job: str | None) -> str:
-    return "" if job is None else f"Job {job!r}: "

@@ -23,6 +23,7 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError, ServiceBusError
 
 from runonce.errors import TransportError
+from runonce.stores.azure.clients import credential
 from runonce.transports.copies import copy_of
 from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
@@ -50,12 +51,8 @@ logging.getLogger("azure.servicebus").setLevel(logging.WARNING)
 def _client(connection: ServiceBusConnection) -> ServiceBusClient:
     if connection.connection_string is not None:
         return ServiceBusClient.from_connection_string(connection.connection_string, **RETRIES)
-    # Imported here: 0.4 s that a connection string does not need.
-    from azure.identity import DefaultAzureCredential, ManagedIdentityCredential  # noqa: PLC0415
-
-    identity = connection.client_id
-    credential: Any = ManagedIdentityCredential(client_id=identity) if identity else DefaultAzureCredential()
-    return ServiceBusClient(connection.fully_qualified_namespace, credential, **RETRIES)
+    signs_in = credential(connection.client_id)
+    return ServiceBusClient(connection.fully_qualified_namespace, signs_in, **RETRIES)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from runonce.errors import ScheduleError
 from runonce.schedules.misfire import COUNT_LIMIT, Missed, missed
 from runonce.schedules.schedule import Schedule
 
@@ -80,19 +79,3 @@ def test_a_week_of_every_second_costs_no_more_than_the_limit(monkeypatch: pytest
         skipped_first=MIDNIGHT + timedelta(seconds=1),
         skipped_last=until - timedelta(seconds=2),
     )
-
-
-@pytest.mark.parametrize("policy", ["", "newest", "Latest", None, 1])
-def test_an_unknown_policy_is_refused(policy: Any) -> None:
-    """A policy that does not exist is refused with the job, the value and the ones that do."""
-    with pytest.raises(ScheduleError, match=r"Job 'nightly'.*skip.*latest.*all") as refused:
-        missed(HOURLY, hour(0), hour(1), policy, job="nightly")
-    assert repr(policy) in str(refused.value)
-
-
-@pytest.mark.parametrize("cap", [0, -1, COUNT_LIMIT + 1, True, 2.5, "3", None])
-def test_a_cap_that_is_not_a_sensible_number_is_refused(cap: Any) -> None:
-    """A cap outside its range is refused with the job, the value and the range."""
-    with pytest.raises(ScheduleError, match=rf"Job 'nightly'.*Use 1 to {COUNT_LIMIT}") as refused:
-        missed(HOURLY, hour(0), hour(1), "all", cap, job="nightly")
-    assert repr(cap) in str(refused.value)
