@@ -26,6 +26,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -45,9 +46,6 @@ VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 REQUIREMENT_FILES = ("requirements.txt", "constraints.txt", "requirements-dev.txt")
 DATA = ROOT / ".azurite"
 JOBS = "jobs"
-LIKE_AZURE = "lock=60,max_delivery=10,dedup=600"
-"""How the shipped infrastructure makes queues and topics (docs/manifest.md)."""
-
 STOP_SECONDS = 10.0
 DRAIN_SECONDS = 50.0  # runs get 45 s, one lease, to stop at a good place; the rest is for recording it
 TELL_EVERY_SECONDS = 15  # how often a long step says so where lines cannot be rewritten
@@ -131,19 +129,33 @@ def servicebus_entities() -> list[str]:
     if answer.returncode != 0:
         raise SetupError("the jobs folder could not be read; the lines above say why.")
     topics: dict[str, list[str]] = {}
+    figures: dict[str, str] = {}
     arguments: list[str] = []
     for handler in json.loads(answer.stdout)["handlers"]:
         if handler["topic"]:
             topics.setdefault(handler["topic"], []).append(handler["subscription"])
+            figures[handler["topic"]] = like_azure(handler)
         else:
-            arguments += ["--queue", f"{handler['queue']}:{LIKE_AZURE}"]
+            arguments += ["--queue", f"{handler['queue']}:{like_azure(handler)}"]
     for topic, subscriptions in topics.items():
-        arguments += ["--topic", f"{topic}:{','.join(subscriptions)},{LIKE_AZURE}"]
+        arguments += ["--topic", f"{topic}:{','.join(subscriptions)},{figures[topic]}"]
     if not arguments:
         raise SetupError(
             f"no file of {JOBS}/ defines a handler, so there would be no queue; write one first."
         )
     return arguments
+
+
+def like_azure(handler: Mapping[str, Any]) -> str:
+    """The figures that the infrastructure gives a handler's queue, as the broker's arguments."""
+    lock, window = (seconds(handler[key]) for key in ("lock_duration", "duplicate_detection_window"))
+    return f"lock={lock},max_delivery={handler['max_delivery_count']},dedup={window}"
+
+
+def seconds(duration: str) -> int:
+    """Of an ISO 8601 duration such as PT1M or P14D."""
+    units = {"D": 86_400, "H": 3600, "M": 60, "S": 1}
+    return sum(int(count) * units[unit] for count, unit in re.findall(r"(\d+)([DHMS])", duration))
 
 
 def check(_options: argparse.Namespace) -> int:

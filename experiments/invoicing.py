@@ -13,8 +13,8 @@ from experiments.effects import CLOCK, Effect
 from experiments.lab import JOBS, Finding, Lab, plural
 from experiments.processes import ExperimentError, Replica
 from runonce.execution.registry import lock_name
-from runonce.hosts.discover import discover
-from runonce.runs.dispatch import Dispatcher
+from runonce.hosts.discover import Discovered, discover
+from runonce.hosts.runtime import Runtime
 from runonce.runs.operate import ask
 from runonce.runs.rows import RunRow, key_range
 from runonce.runs.table import read_run
@@ -99,9 +99,9 @@ class InvoiceRun:
         if fire_time is None:
             raise ExperimentError("the invoice run has no fire time")
         self._fire_time = fire_time
-        self._dispatcher = Dispatcher(
-            {self._job.name: self._job}, lab.stores, lab.settings, CLOCK, host="the experiment"
-        )
+        found = Discovered({self._job.name: self._job})
+        parts = Runtime(lab.settings, found=found, stores=lab.stores, clock=CLOCK, host="the experiment")
+        self._dispatcher = parts.dispatcher
         self.replicas: list[Replica] = []
         self.patience = 60.0 + 0.2 * len(self.bill.cents)
 

@@ -25,19 +25,16 @@ from experiments.messages import VISIBILITY, charging
 from runonce.errors import RunInterrupted
 from runonce.execution.blobs import Blobs
 from runonce.execution.lease import Lease
-from runonce.execution.log import host_name
-from runonce.execution.registry import Registry, lock_name
+from runonce.execution.registry import lock_name
 from runonce.execution.threads import start_thread
-from runonce.hosts.discover import discover
+from runonce.hosts.discover import Discovered, discover
 from runonce.hosts.local import LocalHost
+from runonce.hosts.runtime import Runtime
 from runonce.messages.consumer import Consumer
-from runonce.messages.deliver import Deliverer
 from runonce.runs.claim import Claim, claim
 from runonce.runs.definition import ScheduledJob, scheduled
-from runonce.runs.dispatch import Dispatcher
 from runonce.runs.rows import Outcome
 from runonce.settings import Settings
-from runonce.stores.azure.stores import azure_stores
 from runonce.transports.storage import StorageTransport
 
 if TYPE_CHECKING:
@@ -161,14 +158,14 @@ def report(parent: Parent, effects: Effects) -> int:
 def serve(parent: Parent, job: ScheduledJob) -> int:
     """Serve one job until told to stop."""
     settings = Settings.from_env()
-    local = LocalHost(dispatcher(settings, job))
+    local = LocalHost(runtime(settings, job).dispatcher)
     parent.tell("ready")
     return local.serve()
 
 
-def dispatcher(settings: Settings, job: ScheduledJob) -> Dispatcher:
-    """A dispatcher for one job."""
-    return Dispatcher({job.name: job}, azure_stores(settings), settings, CLOCK, host=host_name())
+def runtime(settings: Settings, *jobs: ScheduledJob) -> Runtime:
+    """A host's parts, for these jobs."""
+    return Runtime(settings, found=Discovered({job.name: job for job in jobs}), clock=CLOCK)
 
 
 # -- a lease alone, and a lease with a claim -----------------------------------------------------------------------
@@ -183,7 +180,7 @@ def one_by_one(parent: Parent, effects: Effects) -> int:
         effects.append(f"claim {run.fire_time.isoformat()}")
         sleep(SHORT)
 
-    host = dispatcher(settings, short)
+    host = runtime(settings, short).dispatcher
     parent.tell("ready")
     while True:
         how, text = parent.hear().split()
@@ -218,11 +215,11 @@ class Trusting(Lease):
 def holder(parent: Parent, effects: Effects) -> int:
     """Hold the report's lease and claim, be paused, and then write as if nothing had happened."""
     settings = Settings.from_env()
-    stores = azure_stores(settings)
-    registry = Registry(stores.runs, settings.namespace, CLOCK, host_name())
     job = report_job(effects)
+    parts = runtime(settings, job)
+    stores, registry = parts.stores, parts.runs
     fire_time = job.schedule.previous(CLOCK.now())
-    lock = lock_name(settings.namespace, job.name)
+    lock = registry.lock_name(job.name)
     parent.tell("ready")
     lease = Lease.acquire(stores.leases, lock, settings.lease, CLOCK)
     if lease is None or fire_time is None:
@@ -266,8 +263,8 @@ def messages(parent: Parent, effects: Effects) -> int:
     """A worker that charges invoices by messages."""
     settings = Settings.from_env()
     transport = StorageTransport(settings.storage, VISIBILITY)
-    deliverer = Deliverer(azure_stores(settings), transport.sender(), settings, CLOCK, host=host_name())
-    consumer = Consumer(deliverer, transport, charging(settings.namespace, effects))
+    parts = Runtime(settings, found=Discovered(), clock=CLOCK, transport=transport)
+    consumer = Consumer(parts.deliverer, transport, charging(settings.namespace, effects))
     parent.tell("ready")
     consumer.run_for_ever()
     return 0

@@ -54,10 +54,15 @@ def enqueue_many(
     at: datetime | None = None,
     correlation_id: str = "",
 ) -> list[str]:
-    """Send messages to a handler in batches; their ids. Raises as `enqueue`, before any is sent if it can."""
-    from runonce.messages.sending import outgoing, send_all  # noqa: PLC0415 - with the rest of what sends
+    """Send messages to a handler in batches; their ids.
 
-    messages = [outgoing(handler, body, key=key, at=at, correlation_id=correlation_id) for body in bodies]
+    Raises as `enqueue`, before any is sent if it can, and InputError when several messages are given one key.
+    """
+    from runonce.messages.sending import check_one_key, outgoing, send_all  # noqa: PLC0415 - with the rest of what sends
+
+    listed = list(bodies)
+    check_one_key(handler, key, len(listed))
+    messages = [outgoing(handler, body, key=key, at=at, correlation_id=correlation_id) for body in listed]
     send_all(_sender(), handler, messages)
     return [message.message_id for message in messages]
 
@@ -69,22 +74,22 @@ def effects(handler: Handler) -> Iterator[dict[str, Value]]:
         SettingsError: A setting is missing or wrong.
         StoreError: Storage did not answer.
     """
-    from runonce.messages.effects import read_effects  # noqa: PLC0415 - as above
+    from runonce.hosts.runtime import Runtime  # noqa: PLC0415 - as above
+    from runonce.messages.effects import read_effects  # noqa: PLC0415
     from runonce.settings import Settings  # noqa: PLC0415
-    from runonce.stores.azure.stores import azure_stores  # noqa: PLC0415
 
     settings = Settings.from_env()
-    return read_effects(azure_stores(settings).claims, settings.namespace, handler.name)
+    return read_effects(Runtime(settings).stores.claims, settings.namespace, handler.name)
 
 
 def _sender() -> Sender:
     """This process's sender, kept: opening a connection costs half a second."""
-    from runonce.hosts.runtime import make_transport  # noqa: PLC0415 - imports the SDKs
+    from runonce.hosts.runtime import Runtime  # noqa: PLC0415 - imports the SDKs
     from runonce.settings import Settings  # noqa: PLC0415
 
     settings = Settings.from_env()
     name = repr((settings.transport, settings.storage.connection_string, settings.servicebus))
     with _lock:
         if name not in _senders:
-            _senders[name] = make_transport(settings).sender()
+            _senders[name] = Runtime(settings).sender
         return _senders[name]

@@ -10,6 +10,7 @@
 | RUNONCE_LEASE_MARGIN | 5 | seconds before its end that a lease is no longer trusted |
 | RUNONCE_RECOVERY_INTERVAL | 60 | seconds between recovery ticks (local host; elsewhere the host's timer) |
 | RUNONCE_MISFIRE_GRACE | 30 | seconds after which a fire time nobody ran counts as missed |
+| RUNONCE_HISTORY_DAYS | 90 | days that the records of ended runs are kept, unless a job says otherwise |
 | RUNONCE_SERVICEBUS | ServiceBusConnection | connection string, or `…__fullyQualifiedNamespace` |
 | RUNONCE_TRANSPORT | servicebus where one is set, else storage | what carries the handlers' messages |
 | RUNONCE_CLAIM_LEASE | 60 | seconds without a sign of life after which a message's claim is taken over |
@@ -111,6 +112,7 @@ class Settings:
     jobs_folder: str = "jobs"
     recovery_interval: float = 60.0
     misfire_grace: float = 30.0
+    history_days: int = 90
     shutdown_timeout: float = 45.0
 
     servicebus: ServiceBusConnection | None = None
@@ -168,6 +170,9 @@ class Settings:
             jobs_folder=env.get("RUNONCE_JOBS") or "jobs",
             recovery_interval=_number(env, "RUNONCE_RECOVERY_INTERVAL", 60, low=1, high=3600),
             misfire_grace=_number(env, "RUNONCE_MISFIRE_GRACE", 30, low=1, high=86400),
+            history_days=int(
+                _number(env, "RUNONCE_HISTORY_DAYS", 90, low=1, high=3650, whole=True, unit="days")
+            ),
             shutdown_timeout=_number(env, "RUNONCE_SHUTDOWN_TIMEOUT", 45, low=0, high=3600),
         )
 
@@ -180,6 +185,7 @@ def _number(
     low: float = 0,
     high: float = 86400,
     whole: bool = False,
+    unit: str = "seconds",
 ) -> float:
     text = env.get(name, "").strip()
     if not text:
@@ -190,7 +196,7 @@ def _number(
         value = float("nan")
     if not low <= value <= high or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
-        raise SettingsError(f"{name}={text!r} must be {kind} of seconds from {low:g} to {high:g}.")
+        raise SettingsError(f"{name}={text!r} must be {kind} of {unit} from {low:g} to {high:g}.")
     return value
 
 

@@ -23,16 +23,14 @@ import threading
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from runonce.errors import PermanentError
-from runonce.execution.stop import StopSignal
-from runonce.messages.deliver import Deliverer
+from runonce.hosts.discover import Discovered
+from runonce.hosts.runtime import Runtime
 from runonce.messages.effects import read_effects
 from runonce.messages.rows import fingerprint
 from runonce.messages.sending import outgoing
-from runonce.runs.dispatch import Dispatcher
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
 from runonce.transports.protocols import Delivery
@@ -42,8 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from runonce.messages.definition import Handler
+    from runonce.messages.deliver import Deliverer
     from runonce.runs.definition import ScheduledJob
-    from runonce.runs.dispatch import Result
+    from runonce.runs.dispatch import Dispatcher, Result
     from runonce.stores.protocols import Value
     from runonce.transports.protocols import Outgoing
 
@@ -131,21 +130,26 @@ class Workbench:
         self.clock = clock or ManualClock()
         self.stores = memory_stores(self.clock)
         self.settings = Settings("test", StorageConnection("UseDevelopmentStorage=true"))
-        self.stop = StopSignal()
         self.sender = MemorySender()
-        self.dispatcher = Dispatcher(
-            {job.name: job for job in jobs},
-            self.stores,
+        self._runtime = Runtime(
             self.settings,
-            self.clock,
+            found=Discovered({job.name: job for job in jobs}),
+            stores=self.stores,
+            clock=self.clock,
+            sender=self.sender,
             host="test",
-            stop=self.stop,
         )
+        self.stop = self._runtime.stop
 
-    @cached_property
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """What runs scheduled jobs, as a host would."""
+        return self._runtime.dispatcher
+
+    @property
     def deliverer(self) -> Deliverer:
         """What handles messages, as a host would."""
-        return Deliverer(self.stores, self.sender, self.settings, self.clock, host="test", stop=self.stop)
+        return self._runtime.deliverer
 
     def run(self, job: ScheduledJob, at: datetime | str) -> Result:
         """Run one fire time (a datetime, or ISO 8601 text) as its timer would; the clock goes there first."""

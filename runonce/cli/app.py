@@ -35,10 +35,11 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
+        context = Context.of(ctx)
         try:
-            return super().invoke(ctx)
+            with context.runtime:
+                return super().invoke(ctx)
         except RunonceError as error:
-            context = Context.of(ctx)
             if context.verbose:
                 traceback.print_exception(error)
             output.complain(context.explain(error))
@@ -162,6 +163,6 @@ def runonce(
     """
     del version
     context = Context.of(ctx)
-    context.jobs_folder = jobs or context.jobs_folder
+    context.runtime.jobs_folder = jobs or context.runtime.jobs_folder
     context.verbose = verbose
     logs.set_up(verbose=verbose)

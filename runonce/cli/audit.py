@@ -19,8 +19,8 @@ def audit(ctx: typer.Context, as_json: Json = False) -> None:
     from runonce.runs.table import read_jobs  # noqa: PLC0415
 
     context = Context.of(ctx)
-    read = read_jobs(context.dispatcher.registry)
-    audited = audit_jobs(context.found.jobs.values(), read, context.clock.now())
+    read = read_jobs(context.runtime.runs)
+    audited = audit_jobs(context.runtime.found.jobs.values(), read, context.runtime.clock.now())
     overdue = any(one.state == "overdue" for one in audited)
     if as_json:
         listed = [
@@ -48,7 +48,6 @@ def audit(ctx: typer.Context, as_json: Json = False) -> None:
                 else f"{times.to_utc(one.last_fire_time)} {one.last_outcome}",
             )
         output.console().print(made)
-    for error in context.found.broken:
-        output.warn(str(error))
+    output.warn_of_broken(context.runtime.found)
     if overdue:
         raise typer.Exit(Exit.NOT_FINISHED)

@@ -14,6 +14,7 @@ from runonce.cli.app import OPERATE, HandlerName, Json, command_of, group
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
 from runonce.errors import InputError, StoreError
+from runonce.hosts.runtime import check_transport
 from runonce.messages.dead_letters import DeadLetterView, view
 from runonce.messages.dead_letters import replay as replay_one
 from runonce.messages.definition import Handler
@@ -34,10 +35,8 @@ All = Annotated[bool, typer.Option("--all", help="Every one.")]
 
 @contextmanager
 def _opened(context: Context, handler: Handler) -> Iterator[DeadLetters]:
-    from runonce.hosts.runtime import check_transport  # noqa: PLC0415 - with the rest of what needs storage
-
-    check_transport(context.settings, handler)
-    letters = context.transport.dead_letters(handler)
+    check_transport(context.runtime.settings, handler)
+    letters = context.runtime.transport.dead_letters(handler)
     try:
         yield letters
     finally:
@@ -71,7 +70,7 @@ def list_dead_letters(
     context = Context.of(ctx)
     found = context.handler(handler)
     with _opened(context, found) as letters:
-        views = [view(context.claims, found, dead) for dead in letters.peek(count)]
+        views = [view(context.runtime.claims, found, dead) for dead in letters.peek(count)]
     if as_json:
         output.print_json(
             {"handler": found.name, "entity": found.entity, "dead_letters": [_json(one) for one in views]}
@@ -82,23 +81,19 @@ def list_dead_letters(
         return
     made = output.table("Message", "Why", "Attempts")
     made.columns[2].justify = "right"
-    now = context.clock.now()
+    now = context.runtime.clock.now()
     for one in views:
         when = one.dead.dead_at or one.dead.delivery.enqueued_at
         since = "" if when is None else f"\n{times.from_now(when, now)}"
         made.add_row(
             output.styled((_id(one.dead) or "(no id)", "bold"), (since, "dim")),
-            output.styled((one.reason, "red"), (f"\n{_short(one.description)}", "")),
+            output.styled((one.reason, "red"), (f"\n{output.short(one.description, 300)}", "")),
             "-" if one.row is None else str(one.row.attempt),
         )
         made.add_section()
     output.console().print(made)
     if len(views) == count:
         output.note(f"there may be more; -n shows more than {count}")
-
-
-def _short(text: str, most: int = 300) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _json(one: DeadLetterView) -> dict[str, Any]:
@@ -147,7 +142,7 @@ def show(
             raise InputError(
                 f"{found.name} has no dead letter {wanted!r}; `runonce dead-letters list {found.name}`."
             )
-        one = view(context.claims, found, dead)
+        one = view(context.runtime.claims, found, dead)
     shown = _json(one)
     if body:
         shown["body"] = dead.delivery.body.decode("utf-8", "backslashreplace")
@@ -161,7 +156,7 @@ def show(
         if text in ("", None, [], {}):
             continue
         if name in ("enqueued_at", "dead_at"):
-            text = f"{times.to_utc(value)} ({times.from_now(value, context.clock.now())})"
+            text = f"{times.to_utc(value)} ({times.from_now(value, context.runtime.clock.now())})"
         made.add_row(output.styled((name.replace("_", " "), "dim")), str(text))
     output.console().print(made)
 
@@ -246,13 +241,8 @@ def replay(
     context = Context.of(ctx)
     found = context.handler(handler)
     with _opened(context, found) as letters:
-        sender = context.transport.sender()
-        try:
-            worked = _work(
-                letters, wanted, lambda dead: replay_one(context.claims, sender, found, letters, dead)
-            )
-        finally:
-            sender.close()
+        claims, sender = context.runtime.claims, context.runtime.sender
+        worked = _work(letters, wanted, lambda dead: replay_one(claims, sender, found, letters, dead))
     _end(found, worked, "replayed", as_json=as_json)
 
 

@@ -11,6 +11,7 @@ from runonce.cli import output
 from runonce.cli.app import EXECUTE, HandlerName, command, read_at
 from runonce.cli.context import Context
 from runonce.errors import InputError
+from runonce.hosts.runtime import check_transport
 
 
 @command(
@@ -48,8 +49,7 @@ def enqueue(
     Sending a message again is safe: it has the same key, so it takes effect once. All messages are checked before the
     first is sent; if one lacks the handler's key, none is sent.
     """
-    from runonce.hosts.runtime import check_transport  # noqa: PLC0415 - with the rest of what needs storage
-    from runonce.messages.sending import outgoing, send_all  # noqa: PLC0415 - with the rest of what sends
+    from runonce.messages.sending import check_one_key, outgoing, send_all  # noqa: PLC0415 - only here
 
     context = Context.of(ctx)
     found = context.handler(handler)
@@ -62,21 +62,17 @@ def enqueue(
     else:
         content, name = _content(file or Path("-"))
         bodies = _lines(content, name) if lines else [content]
-    if key is not None and len(bodies) > 1:
-        raise typer.BadParameter(
-            f"{len(bodies)} messages cannot have one id; leave it out", param_hint="--key"
-        )
+    try:
+        check_one_key(found, key, len(bodies))
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--key") from None
     when = read_at(at, "UTC", "--at") if at else None
-    check_transport(context.settings, found)
+    check_transport(context.runtime.settings, found)
     messages = [outgoing(found, body, key=key, at=when) for body in bodies]
     if not messages:
         output.note("there was no message in it; nothing was sent")
         return
-    sender = context.transport.sender()
-    try:
-        send_all(sender, found, messages)
-    finally:
-        sender.close()
+    send_all(context.runtime.sender, found, messages)
     what = f"message {messages[0].message_id}" if len(messages) == 1 else f"{len(messages):,} messages"
     typer.echo(f"{found.name}: {what} sent to {found.queue}")
 

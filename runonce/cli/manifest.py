@@ -38,11 +38,11 @@ def manifest(
     from runonce.hosts.manifest import emulator_config, make_manifest, to_text  # noqa: PLC0415 - only here
 
     context = Context.of(ctx)
-    if context.found.broken:
-        for error in context.found.broken:
+    if context.runtime.found.broken:
+        for error in context.runtime.found.broken:
             output.complain(str(error))
         raise typer.Exit(Exit.CONFIGURATION)
-    made = make_manifest(context.found, context.clock.now())
+    made = make_manifest(context.runtime.found, context.runtime.clock.now())
     for job in made["jobs"]:
         if job["container_apps_refusal"]:
             output.warn(f"not for Container Apps: {job['container_apps_refusal']}")

@@ -34,7 +34,7 @@ def pause(
 
     context = Context.of(ctx)
     before = context.row(job)
-    row = operate.pause(context.dispatcher, before.name, why)
+    row = operate.pause(context.runtime.dispatcher, before.name, why)
     typer.echo(f"{row.name} is paused; `runonce resume {row.name}` starts it again")
     if row.running is not None:
         output.note(f"its run for {times.to_utc(row.running)} on {row.host} goes on")
@@ -47,12 +47,12 @@ def resume(ctx: typer.Context, job: JobName) -> None:
 
     context = Context.of(ctx)
     before = context.row(job)
-    row = operate.resume(context.dispatcher, before.name)
+    row = operate.resume(context.runtime.dispatcher, before.name)
     if before.paused_at is None:
         typer.echo(f"{row.name} was not paused")
         return
-    defined = context.found.jobs.get(row.name)
-    upcoming = None if defined is None else defined.schedule.next(context.clock.now())
+    defined = context.runtime.found.jobs.get(row.name)
+    upcoming = None if defined is None else defined.schedule.next(context.runtime.clock.now())
     said = "" if upcoming is None else f"; it fires next at {times.to_utc(upcoming)}"
     typer.echo(f"{row.name} is resumed{said}")
 
@@ -75,8 +75,8 @@ def break_lease(
     """
     context = Context.of(ctx)
     row = context.row(job)
-    name = context.dispatcher.registry.lock_name(row.name)
-    leases = context.dispatcher.stores.leases
+    name = context.runtime.runs.lock_name(row.name)
+    leases = context.runtime.dispatcher.stores.leases
     if not leases.held(name):
         typer.echo(f"nobody holds the lease of {row.name}; nothing was broken")
         return
@@ -118,10 +118,10 @@ def upload(
     """
     context = Context.of(ctx)
     blob = _checked(file.name if name is None else name)
-    path = f"{context.settings.namespace}/{blob}"
+    path = f"{context.runtime.settings.namespace}/{blob}"
     data = file.read_bytes()
     kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-    store = context.stores.blobs
+    store = context.runtime.stores.blobs
     for left in reversed(range(TRIES)):
         current = store.head(path)
         try:
@@ -131,7 +131,9 @@ def upload(
                 raise
             continue
         replaced = ", replacing what was there" if current else ""
-        typer.echo(f"{blob}: {len(data):,} bytes in {context.settings.data_container}/{path}{replaced}")
+        typer.echo(
+            f"{blob}: {len(data):,} bytes in {context.runtime.settings.data_container}/{path}{replaced}"
+        )
         return
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from runonce.hosts.discover import Discovered
+
 WIDE = 110
 """From so many columns on a table may have a column more."""
 STYLES = {
@@ -81,6 +83,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     return value
+
+
+def short(text: str, most: int) -> str:
+    """A text as one line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def warn_of_broken(found: Discovered) -> None:
+    """The files of the jobs folder that could not be used, to stderr."""
+    for error in found.broken:
+        warn(str(error))
 
 
 def note(text: str) -> None:

@@ -59,7 +59,7 @@ def run(
     _check_options(at, replay=replay, ask=ask, scheduled=scheduled)
     if scheduled:
         raise typer.Exit(run_scheduled(context, found, as_json=as_json))
-    now = context.clock.now()
+    now = context.runtime.clock.now()
     fire_time = read_at(at, found.schedule.time_zone, "--at") if at else now.replace(microsecond=0)
     if fire_time > now + EARLY:
         said = f"{times.to_utc(fire_time)} is still to come ({times.from_now(fire_time, now)})"
@@ -79,15 +79,15 @@ def _run_here(
     # This read is not needed to run; it is what says in one line that storage is out of reach.
     if context.row(job.name).paused_at is not None:
         output.note(f"{job.name} is paused; a run by hand goes ahead")
-    dispatcher = context.dispatcher
+    dispatcher = context.runtime.dispatcher
 
     def work() -> Result:
         return dispatcher.execute(job, fire_time, by="hand", replay=replay)
 
-    started = context.clock.elapsed()
+    started = context.runtime.clock.elapsed()
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
         ended = in_foreground(dispatcher, work)
-    result, seconds = ended.value, context.clock.elapsed() - started
+    result, seconds = ended.value, context.runtime.clock.elapsed() - started
     code = int(exits.of_result(result))
     if ended.interrupted is not None and (result.outcome is Outcome.STOPPED or not result.ran):
         code = ended.interrupted
@@ -146,7 +146,7 @@ def _ask(context: Context, job: ScheduledJob, fire_time: datetime, *, as_json: b
     from runonce.runs.table import read_run  # noqa: PLC0415
 
     row = context.row(job.name)
-    previous = read_run(context.dispatcher.registry, job.name, fire_time)
+    previous = read_run(context.runtime.runs, job.name, fire_time)
     at = times.to_utc(fire_time)
     if previous is not None and previous[0].outcome.is_final and previous[0].outcome is not Outcome.SKIPPED:
         reason = f"already {previous[0].outcome}; `runonce run {job.name} --at {at} --replay` runs it again"
@@ -156,7 +156,7 @@ def _ask(context: Context, job: ScheduledJob, fire_time: datetime, *, as_json: b
         else:
             typer.echo(told(result))
         raise typer.Exit(Exit.NOTHING_RAN)
-    request = ask(context.dispatcher, job, fire_time)
+    request = ask(context.runtime.dispatcher, job, fire_time)
     if as_json:
         output.print_json({"job": request.job, "fire_time": request.fire_time, "asked": True})
     else:
@@ -164,7 +164,7 @@ def _ask(context: Context, job: ScheduledJob, fire_time: datetime, *, as_json: b
     if row.paused_at is not None:
         output.note(f"{job.name} is paused, so it waits until `runonce resume {job.name}`")
     waiting = row.pending.get(fire_time)
-    if waiting is not None and waiting.not_before > context.clock.now():
+    if waiting is not None and waiting.not_before > context.runtime.clock.now():
         output.note(f"it is waiting already: {waiting.why}, not before {times.to_utc(waiting.not_before)}")
 
 
@@ -175,7 +175,7 @@ def run_scheduled(context: Context, job: ScheduledJob, *, as_json: bool) -> int:
     """What `run JOB --scheduled` does; the exit code."""
     from runonce.hosts import container_apps  # noqa: PLC0415 - only here
 
-    fire_time = container_apps.due(job, context.clock.now())
+    fire_time = container_apps.due(job, context.runtime.clock.now())
     if fire_time is None:
         if as_json:
             output.print_json({"job": job.name, "fire_time": "", "outcome": "", "exit_code": 0})
@@ -183,7 +183,7 @@ def run_scheduled(context: Context, job: ScheduledJob, *, as_json: bool) -> int:
             typer.echo(f"{job.name}: no fire time is due now")
         return Exit.DONE
     logs.set_up(verbose=context.verbose, level=logging.INFO)
-    dispatcher = context.dispatcher
+    dispatcher = context.runtime.dispatcher
 
     def work() -> Result:
         return dispatcher.execute(job, fire_time, by="timer")

@@ -14,6 +14,7 @@ from runonce.cli.exits import Exit
 from runonce.cli.foreground import in_foreground
 from runonce.cli.run import result_json, told
 from runonce.errors import SettingsError
+from runonce.hosts.runtime import check_transport
 from runonce.messages.definition import Handler
 from runonce.runs.dispatch import Dispatcher, Result
 from runonce.runs.rows import Outcome
@@ -41,20 +42,13 @@ def work(
     whether handlers succeeded or not; with 6 when the broker or storage is out of reach.
     """
     from runonce.hosts.container_apps import consume  # noqa: PLC0415 - with the rest of what needs storage
-    from runonce.hosts.runtime import Runtime, check_transport  # noqa: PLC0415
 
     context = Context.of(ctx)
-    found = context.handler(handler)
-    check_transport(context.settings, found)
+    runtime, found = context.runtime, context.handler(handler)
+    check_transport(runtime.settings, found)
     logs.set_up(verbose=context.verbose, level=logging.INFO)
-    runtime = Runtime(context.settings, found=context.found, stores=context.stores, clock=context.clock)
-    runtime.transport = context.transport
-    try:
-        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-            ended = in_foreground(runtime.dispatcher, lambda: consume(runtime, found, max_messages, max_wait))
-    finally:
-        if "sender" in vars(runtime):
-            runtime.sender.close()
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        ended = in_foreground(runtime.dispatcher, lambda: consume(runtime, found, max_messages, max_wait))
     code = ended.interrupted or int(Exit.DONE)
     if as_json:
         output.print_json({"handler": found.name, "handled": ended.value, "exit_code": code})
@@ -81,7 +75,7 @@ def serve(ctx: typer.Context) -> None:
     from runonce.hosts.local import LocalHost  # noqa: PLC0415 - only here
     from runonce.runs.table import read_jobs  # noqa: PLC0415
 
-    rows = read_jobs(runtime.dispatcher.registry).rows  # storage out of reach is better said now, in one line
+    rows = read_jobs(runtime.runs).rows  # storage out of reach is better said now, in one line
     paused = {name for name, row in rows.items() if row.paused_at is not None}
     served, refused = _carried(context)
     _banner(context, paused, served, refused)
@@ -95,13 +89,11 @@ def serve(ctx: typer.Context) -> None:
 
 def _carried(context: Context) -> tuple[list[Handler], dict[str, str]]:
     """The handlers whose messages the transport can carry, and why it cannot those of the others."""
-    from runonce.hosts.runtime import check_transport  # noqa: PLC0415 - with the rest of what needs storage
-
     served: list[Handler] = []
     refused: dict[str, str] = {}
-    for name, handler in sorted(context.found.handlers.items()):
+    for name, handler in sorted(context.runtime.found.handlers.items()):
         try:
-            check_transport(context.settings, handler)
+            check_transport(context.runtime.settings, handler)
         except SettingsError as error:
             refused[name] = str(error)
         else:
@@ -110,9 +102,9 @@ def _carried(context: Context) -> tuple[list[Handler], dict[str, str]]:
 
 
 def _banner(context: Context, paused: set[str], served: list[Handler], refused: dict[str, str]) -> None:
-    settings, jobs, now = context.settings, context.found.jobs, context.clock.now()
+    settings, jobs, now = context.runtime.settings, context.runtime.found.jobs, context.runtime.clock.now()
     count = f"{len(jobs)} job{'' if len(jobs) == 1 else 's'}"
-    if context.found.handlers:
+    if context.runtime.found.handlers:
         count += f" and {len(served)} handler{'' if len(served) == 1 else 's'}"
     lines = [f"runonce serves {count} of {settings.namespace!r}; storage: {where(settings.storage)}"]
     width = max(map(len, [*jobs, *(handler.name for handler in served)]), default=0)
@@ -126,14 +118,13 @@ def _banner(context: Context, paused: set[str], served: list[Handler], refused: 
         lines.append(f"  {name:{width}}  {'paused' if name in paused else said}")
     carrier = "Service Bus" if settings.transport == "servicebus" else "Storage queues"
     lines += [f"  {handler.name:{width}}  messages of {handler.entity} ({carrier})" for handler in served]
-    if not jobs and not context.found.handlers:
+    if not jobs and not context.runtime.found.handlers:
         lines.append("  no file of the jobs folder defines a job; write a function under @scheduled in one")
     for line in lines:
         typer.echo(line, err=True)
     for reason in refused.values():
         output.warn(reason)
-    for error in context.found.broken:
-        output.warn(str(error))
+    output.warn_of_broken(context.runtime.found)
     typer.echo("Ctrl-C stops it.", err=True)
 
 
@@ -156,11 +147,11 @@ def recover(
     """
     context = Context.of(ctx)
     logs.set_up(verbose=context.verbose, level=logging.INFO if work else logging.WARNING)
-    dispatcher = context.dispatcher
+    dispatcher = context.runtime.dispatcher
     from runonce.runs.recovery import recover as tick  # noqa: PLC0415
     from runonce.runs.table import read_jobs  # noqa: PLC0415
 
-    read_jobs(dispatcher.registry)  # the tick itself keeps quiet about storage that is out of reach
+    read_jobs(context.runtime.runs)  # the tick itself keeps quiet about storage that is out of reach
     asked = tick(dispatcher)
     if not as_json:
         for request in asked:

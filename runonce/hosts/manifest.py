@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runonce.errors import DefinitionError, ScheduleError
 from runonce.execution.options import MAX_ABANDONED
+from runonce.hosts.purge import MAX_RUNTIME
 from runonce.schedules.host_cron import container_apps_cron, functions_timer
 from runonce.settings import Settings, StorageConnection
 
@@ -48,32 +49,11 @@ ON_CONTAINER_APPS = {"RUNONCE_SHUTDOWN_TIMEOUT": "20", "RUNONCE_MISFIRE_GRACE": 
 
 
 LOCK = 60
-"""Seconds; Service Bus takes at most 300."""
+"""Seconds; Service Bus takes at most 300. As long as a message's claim lasts without a sign of life."""
 DELIVERIES = 2 * MAX_ABANDONED
+"""Twice the dead hosts after which the toolkit itself gives up on a message."""
 LIFE = 14 * 86_400
 DUPLICATES = 600
-
-REASONS = {
-    "lock_duration": (
-        f"{LOCK} s, as long as a message's claim lasts without a sign of life: a message of a dead host comes again "
-        f"when its claim is free, not before. Hosts renew it while they work (the consumer at half time, Functions "
-        f"for up to 5 min). A lock that ends all the same costs a redelivery that the claim turns away."
-    ),
-    "max_delivery_count": (
-        f"{DELIVERIES}, twice the {MAX_ABANDONED} dead hosts after which the toolkit itself gives a message up. "
-        f"Retries and waiting do not count: they send a copy. On Functions, which cannot dead-letter, it is also how "
-        f"often a failed message comes back, at one read each."
-    ),
-    "default_ttl": (
-        "14 days, more than 100 retries an hour apart take together; what is not handled by then is dead-lettered, "
-        "never dropped."
-    ),
-    "duplicate_detection_window": (
-        f"{DUPLICATES // 60} min, which covers senders that repeat themselves after an error, and follow-ups that are "
-        f"sent once more when a message comes again. Later duplicates are the claim's to recognise, for as long as "
-        f"the handler's retention."
-    ),
-}
 
 
 def make_manifest(found: Discovered, at: datetime) -> dict[str, Any]:
@@ -102,7 +82,9 @@ def make_manifest(found: Discovered, at: datetime) -> dict[str, Any]:
             "resource": "runonce-recovery",
             "functions_timer": RECOVERY_TIMER,
             "container_apps_cron": RECOVERY_CRON,
-            "replica_timeout": max([_timeout(job.max_runtime) for job in jobs], default=START_UP),
+            "replica_timeout": max(
+                _timeout(limit) for limit in (MAX_RUNTIME, *(job.max_runtime for job in jobs))
+            ),
             "replica_retry_limit": RECOVERY_TRIES,
         },
         "storage": {
@@ -114,7 +96,6 @@ def make_manifest(found: Discovered, at: datetime) -> dict[str, Any]:
         "settings": _settings(defaults),
         "container_apps_settings": dict(sorted(ON_CONTAINER_APPS.items())),
         "duplicate_detection_window": iso(DUPLICATES),
-        "reasons": dict(sorted(REASONS.items())),
     }
 
 
@@ -132,6 +113,7 @@ def _settings(defaults: Settings) -> dict[str, str]:
         "RUNONCE_LEASE_MARGIN": defaults.lease.margin,
         "RUNONCE_RECOVERY_INTERVAL": defaults.recovery_interval,
         "RUNONCE_MISFIRE_GRACE": defaults.misfire_grace,
+        "RUNONCE_HISTORY_DAYS": defaults.history_days,
         "RUNONCE_CLAIM_LEASE": defaults.claim_lease,
         "RUNONCE_SHUTDOWN_TIMEOUT": defaults.shutdown_timeout,
     }

@@ -1,9 +1,17 @@
-"""One process's parts, put together from its settings; each is made when it is first asked for."""
+"""One process's parts, put together from its settings; each is made when it is first asked for.
+
+Every host, command, experiment and test bench gets its jobs, stores, transport and clock here and nowhere else, so
+that what one of them has the others have too.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from runonce.clock import SystemClock
 from runonce.errors import SettingsError
@@ -11,82 +19,148 @@ from runonce.execution.log import host_name
 from runonce.execution.registry import Registry
 from runonce.execution.stop import StopSignal
 from runonce.hosts.discover import discover
+from runonce.hosts.purge import purge_job
 from runonce.runs.dispatch import Dispatcher
-from runonce.stores.azure.stores import azure_stores
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from runonce.clock import Clock
     from runonce.hosts.discover import Discovered
     from runonce.messages.definition import Handler
     from runonce.messages.deliver import Deliverer
+    from runonce.runs.definition import ScheduledJob
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
     from runonce.transports.protocols import Sender, Transport
 
 
 class Runtime:
-    """What a host or a command works with; tests hand in their own parts."""
+    """What a host or a command works with; a context manager that closes what it made itself.
+
+    Args:
+        settings: Default: of the environment, read when they are first needed; `list` and `next` do without.
+        environ: The environment; default is this process's.
+        found: The jobs and handlers; default is what the jobs folder defines.
+        stores, sender, transport, clock: A test's own, which stay open; default is what the settings name.
+        host: What this process is called in rows and logs.
+    """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: Settings | None = None,
         *,
+        environ: Mapping[str, str] | None = None,
         found: Discovered | None = None,
         stores: Stores | None = None,
         clock: Clock | None = None,
+        sender: Sender | None = None,
         transport: Transport | None = None,
+        host: str = "",
     ) -> None:
-        self.settings = settings
+        self.environ = os.environ if environ is None else environ
         self.clock: Clock = clock or SystemClock()
         self.stop = StopSignal()
-        self.host = host_name()
-        self.found = found or discover(settings.jobs_folder)
-        self.stores = stores or _stores(settings)
+        self.host = host or host_name()
+        self.jobs_folder = "" if settings is None else settings.jobs_folder
+        """Goes before RUNONCE_JOBS."""
+        self._settings = settings
+        self._found = found
+        self._stores = stores
+        self._sender = sender
         self._transport = transport
+        self._made = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._made.close()
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings, with the grace time that the host we run on leaves; raises SettingsError."""
+        if self._settings is not None:
+            return self._settings
+        from runonce.hosts.container_apps import fitted  # noqa: PLC0415 - `list` and `next` do without
+        from runonce.settings import Settings  # noqa: PLC0415
+
+        settings = fitted(Settings.from_env(self.environ), self.environ)
+        return replace(settings, jobs_folder=self.jobs_folder) if self.jobs_folder else settings
+
+    @cached_property
+    def found(self) -> Discovered:
+        """The jobs and handlers of the folder; raises SettingsError."""
+        if self._found is not None:
+            return self._found
+        with contextlib.redirect_stdout(sys.stderr):  # what a job file prints is no command's answer
+            return discover(self.jobs_folder or self.environ.get("RUNONCE_JOBS") or "jobs")
+
+    @cached_property
+    def jobs(self) -> dict[str, ScheduledJob]:
+        """The jobs of the folder and the toolkit's own."""
+        purge = purge_job(self.runs, self.claims, self.found, self.settings.history_days)
+        return {**self.found.jobs, purge.name: purge}
+
+    @cached_property
+    def stores(self) -> Stores:
+        """The storage of the settings; nothing is sent before its first use."""
+        if self._stores is not None:
+            return self._stores
+        from runonce.stores.azure.stores import azure_stores  # noqa: PLC0415 - takes most of a second
+
+        try:
+            return azure_stores(self.settings, closing=self._made)
+        except ValueError as error:  # the SDK's word for a connection string it cannot read
+            setting = self.settings.storage.setting
+            raise SettingsError(
+                f"{setting} is not a usable connection string ({error}); copy it whole from the portal."
+            ) from error
+
+    @cached_property
+    def runs(self) -> Registry:
+        """Where the rows of jobs and runs are."""
+        return Registry(self.stores.runs, self.settings.namespace, self.clock, self.host)
+
+    @cached_property
+    def claims(self) -> Registry:
+        """Where the claims of messages are."""
+        return Registry(self.stores.claims, self.settings.namespace, self.clock, self.host)
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
-        """What runs scheduled jobs; with handlers there is one more, which removes their old claims."""
-        jobs = dict(self.found.jobs)
-        if self.found.handlers:
-            from runonce.messages.purge import purge_job  # noqa: PLC0415 - only where there are handlers
-
-            claims = Registry(self.stores.claims, self.settings.namespace, self.clock, self.host)
-            purge = purge_job(claims, self.found.handlers)
-            jobs[purge.name] = purge
-        return Dispatcher(jobs, self.stores, self.settings, self.clock, host=self.host, stop=self.stop)
+        """What runs scheduled jobs."""
+        return Dispatcher(self.jobs, self.stores, self.settings, self.clock, host=self.host, stop=self.stop)
 
     @cached_property
     def transport(self) -> Transport:
-        """What carries the handlers' messages."""
-        return self._transport or make_transport(self.settings)
+        """What carries the handlers' messages; its SDK is imported here, when it is used."""
+        if self._transport is not None:
+            return self._transport
+        settings = self.settings
+        if settings.transport == "servicebus" and settings.servicebus is not None:
+            from runonce.transports.servicebus import ServiceBusTransport  # noqa: PLC0415
+
+            return ServiceBusTransport(settings.servicebus)
+        from runonce.transports.storage import StorageTransport  # noqa: PLC0415
+
+        return StorageTransport(settings.storage, settings.claim_lease)
 
     @cached_property
     def sender(self) -> Sender:
         """The sender that everything in this process shares."""
-        return self.transport.sender()
+        if self._sender is not None:
+            return self._sender
+        sender = self.transport.sender()
+        self._made.callback(sender.close)
+        return sender
 
     @cached_property
     def deliverer(self) -> Deliverer:
         """What handles messages."""
-        from runonce.messages.deliver import Deliverer  # noqa: PLC0415
+        from runonce.messages.deliver import Deliverer  # noqa: PLC0415 - only where there are handlers
 
         return Deliverer(self.stores, self.sender, self.settings, self.clock, host=self.host, stop=self.stop)
-
-    def handler(self, name: str) -> Handler:
-        """The handler of that name; raises UnknownJobError."""
-        return self.found.handler(name)
-
-
-def make_transport(settings: Settings) -> Transport:
-    """The transport the settings choose; its SDK is imported here, when it is used."""
-    if settings.transport == "servicebus" and settings.servicebus is not None:
-        from runonce.transports.servicebus import ServiceBusTransport  # noqa: PLC0415
-
-        return ServiceBusTransport(settings.servicebus)
-    from runonce.transports.storage import StorageTransport  # noqa: PLC0415
-
-    return StorageTransport(settings.storage, settings.claim_lease)
 
 
 def check_transport(settings: Settings, handler: Handler) -> None:
@@ -114,12 +188,3 @@ def _is_storage_queue(name: str) -> bool:
         and not name.startswith("-")
         and not name.endswith("-")
     )
-
-
-def _stores(settings: Settings) -> Stores:
-    try:
-        return azure_stores(settings)
-    except ValueError as error:  # the SDK's word for a connection string it cannot read
-        raise SettingsError(
-            f"{settings.storage.setting} is not a usable connection string ({error}); copy it whole from the portal."
-        ) from error

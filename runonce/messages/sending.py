@@ -51,6 +51,15 @@ def outgoing(
     return Outgoing(data, message_id, None if at is None else at.astimezone(UTC), correlation_id)
 
 
+def check_one_key(handler: Handler, key: str | None, count: int) -> None:
+    """InputError when several messages would get one id, of which the broker's duplicate detection keeps one."""
+    if key is not None and count > 1:
+        raise InputError(
+            f"Handler {handler.name}: {count} messages cannot have one id, made of the key {key!r:.80}; leave it out, "
+            f"or send each by itself with a key of its own."
+        )
+
+
 def send_all(sender: Sender, handler: Handler, messages: Sequence[Outgoing]) -> None:
     """Send messages to a handler in batches; raises TransportError."""
     for start in range(0, len(messages), BATCH):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from runonce.errors import DefinitionError
 from runonce.execution.options import (
@@ -20,6 +20,7 @@ from runonce.execution.options import (
     checked_seconds,
     checked_whole,
 )
+from runonce.schedules.misfire import Misfire
 from runonce.schedules.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from runonce.runs.run import Run
 
-Misfire = Literal["skip", "latest", "all"]
+LONGEST_HISTORY = 3650
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class ScheduledJob:
     max_runtime: float | None
     """Seconds, or None for no limit."""
     on_abandoned: OnAbandoned
+    history_days: int | None = None
+    """Days its runs are kept; None is RUNONCE_HISTORY_DAYS."""
 
     def __call__(self, run: Run) -> Awaitable[None] | None:
         """Call the function itself, with no lease and no claim: for tests of its logic."""
@@ -71,6 +74,7 @@ def scheduled(
     retry_delay: float | timedelta = 60.0,
     max_runtime: float | timedelta | None = 1800.0,
     on_abandoned: OnAbandoned = "rerun",
+    history_days: int | None = None,
 ) -> Callable[[Callable[[Run], Awaitable[None] | None]], ScheduledJob]:
     """Run a function once for each fire time of a schedule, whatever restarts, scales out or dies.
 
@@ -88,6 +92,7 @@ def scheduled(
             None means no limit.
         on_abandoned: What to do about a run whose host died: "rerun" it from its last checkpoint, or "hold"
             it as unknown until a person decides.
+        history_days: How many days the records of its runs are kept, 1 to 3,650. Default: RUNONCE_HISTORY_DAYS.
 
     Raises:
         DefinitionError: An argument cannot work; the message names the job, the value and the remedy.
@@ -106,6 +111,8 @@ def scheduled(
         checked_choice(job, "on_abandoned", on_abandoned, get_args(OnAbandoned))
         checked_whole(job, "misfire_cap", misfire_cap, 1, 100)
         checked_whole(job, "retries", retries, 0, 100)
+        if history_days is not None:
+            checked_whole(job, "history_days", history_days, 1, LONGEST_HISTORY)
         return ScheduledJob(
             name=job,
             body=body,
@@ -115,6 +122,7 @@ def scheduled(
             retry=Retry(retries, checked_seconds(job, "retry_delay", retry_delay)),
             max_runtime=None if max_runtime is None else checked_seconds(job, "max_runtime", max_runtime),
             on_abandoned=on_abandoned,
+            history_days=history_days,
         )
 
     return define

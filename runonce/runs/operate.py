@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runonce.errors import ConflictError, InputError, StoreError, UnknownJobError
+from runonce.errors import InputError, UnknownJobError
+from runonce.runs.plan import forgotten
 from runonce.runs.requests import Request, send_request
 from runonce.runs.rows import JobRow, Pending
-from runonce.runs.table import read_job, write
+from runonce.runs.table import change_job
+from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.dispatch import Dispatcher
 
-TRIES = 5
 MOST_PENDING = 100
 """Unfinished fire times that can be asked for; a job's row has room for some two hundred."""
 
@@ -26,11 +27,13 @@ def ask(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime) -> Reque
     """Ask the running hosts for a fire time, whichever is free first. One that waits for its retry comes now.
 
     Raises:
-        InputError: The job has a hundred unfinished fire times already.
+        InputError: The job has a hundred unfinished fire times already, or the fire time is older than its history.
     """
     now = dispatcher.clock.now()
 
     def asked(row: JobRow) -> JobRow:
+        if (gone := forgotten(row, fire_time)) is not None:
+            raise InputError(f"Job {job.name}, fire time {to_text(fire_time)}: {gone}.")
         entry = row.pending.get(fire_time) or Pending("asked", now)
         if len(row.pending) >= MOST_PENDING and fire_time not in row.pending:
             raise InputError(
@@ -69,19 +72,11 @@ def resume(dispatcher: Dispatcher, name: str) -> JobRow:
 
 
 def _change(dispatcher: Dispatcher, name: str, change: Callable[[JobRow], JobRow]) -> JobRow:
-    registry = dispatcher.registry
-    for _ in range(TRIES):
-        row, etag = read_job(registry, name)
-        if etag is None and name not in dispatcher.jobs:
+    def changed(row: JobRow, is_known: bool) -> JobRow:
+        if not is_known and name not in dispatcher.jobs:
             raise UnknownJobError(
                 f"There is no job {name!r}, in the jobs folder or in the table; see `runonce list`."
             )
-        changed = change(row)
-        if changed == row:
-            return row
-        try:
-            registry.table.commit(registry.namespace, [write(changed, etag)])
-        except ConflictError:
-            continue
-        return changed
-    raise StoreError(f"Job {name}: its row changed {TRIES} times meanwhile; try again.")
+        return change(row)
+
+    return change_job(dispatcher.registry, name, changed)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 from runonce.execution.options import MAX_ABANDONED
 from runonce.runs.rows import KEPT_ATTEMPTS, JobRow, Outcome, Pending, RunRow
-from runonce.schedules.misfire import missed
+from runonce.schedules.misfire import Misfire, missed
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
-    from runonce.runs.definition import Misfire, ScheduledJob
+    from runonce.runs.definition import ScheduledJob
 
 By = Literal["timer", "request", "hand"]
 ONE_SECOND = timedelta(seconds=1)
@@ -73,12 +73,26 @@ def admit(row: JobRow, fire_time: datetime, who: Claimant) -> Refused | None:
     return None
 
 
+def forgotten(row: JobRow, fire_time: datetime) -> str | None:
+    """Why nobody can say that a fire time without a record is new, or None where its record would be there."""
+    if row.history_from is None or fire_time >= row.history_from or fire_time in row.pending:
+        return None
+    return (
+        f"its record, if there was one, is removed by now (history begins at {to_text(row.history_from)}); "
+        f"`runonce run {row.name} --at {to_text(fire_time)} --replay` runs it"
+    )
+
+
 def plan(job: ScheduledJob, row: JobRow, previous: RunRow | None, fire_time: datetime, who: Claimant) -> Plan:
     """What claiming `fire_time` makes of the job's row and the run's; `previous` is the run's row as it is."""
     row = _orphaned(row, fire_time)
     if previous is not None and (settled := _settled(job, row, previous, who)) is not None:
         return settled
-    run = _next_attempt(previous, RunRow(job=job.name, fire_time=fire_time), who)
+    gone = forgotten(row, fire_time) if previous is None and who.by == "hand" else None
+    if gone is not None and not who.replay:
+        return Plan(row, None, refused=Refused(gone))
+    fresh = RunRow(job=job.name, fire_time=fire_time, generation=0 if gone is None else 1)
+    run = _next_attempt(previous, fresh, who)
     token = row.token + 1
     run = replace(run, token=token)
     row, skipped = _advanced(job, row, fire_time, who)

@@ -101,6 +101,8 @@ class JobRow(Columns):
     last_fire_time: datetime | None = None
     last_outcome: str = ""
     last_finished_at: datetime | None = None
+    history_from: datetime | None = None
+    """Runs of earlier fire times may have been removed, so that a missing row does not say that nothing ran."""
 
 
 @dataclass(frozen=True, slots=True)

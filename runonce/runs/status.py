@@ -57,7 +57,7 @@ class JobStatus:
 
     name: str
     in_code: bool
-    """False for one that storage knows and no job file defines."""
+    """False for one that storage knows and no job file defines, nor the toolkit."""
     summary: str
     schedule: str
     time_zone: str
@@ -72,16 +72,14 @@ class JobStatus:
 
 
 def job_statuses(dispatcher: Dispatcher, found: Discovered) -> list[JobStatus]:
-    """Every job of the code or of storage, by name.
+    """Every job of the jobs folder or of storage, by name.
 
     Raises:
         StoreError: Storage did not answer, or refused.
     """
     rows, _, unreadable = read_jobs(dispatcher.registry)
     names = sorted({*rows, *unreadable, *found.jobs})
-    return [
-        _status(dispatcher, found, rows.get(name, JobRow(name)), unreadable.get(name, "")) for name in names
-    ]
+    return [_status(dispatcher, rows.get(name, JobRow(name)), unreadable.get(name, "")) for name in names]
 
 
 def history(dispatcher: Dispatcher, name: str, limit: int) -> list[RunRow]:
@@ -108,8 +106,8 @@ def _as_it_is(dispatcher: Dispatcher, run: RunRow) -> RunRow:
     return replace(run, outcome=Outcome.ABANDONED) if run.outcome is Outcome.RUNNING else run
 
 
-def _status(dispatcher: Dispatcher, found: Discovered, row: JobRow, unreadable: str) -> JobStatus:
-    job = found.jobs.get(row.name)
+def _status(dispatcher: Dispatcher, row: JobRow, unreadable: str) -> JobStatus:
+    job = dispatcher.jobs.get(row.name)
     pending = (
         Unfinished(fire_time, entry.why, entry.not_before)
         for fire_time, entry in sorted(row.pending.items())

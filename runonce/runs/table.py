@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from runonce.errors import UnreadableRowError
+from runonce.errors import ConflictError, StoreError, UnreadableRowError
 from runonce.runs.rows import (
     JobRow,
     RunRow,
@@ -19,12 +19,15 @@ from runonce.stores.columns import encode
 from runonce.stores.protocols import Insert, Replace, Write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from runonce.execution.registry import Registry
 
 
 log = logging.getLogger("runonce.runs.table")
+
+TRIES = 5
 
 
 def read_job(registry: Registry, name: str) -> tuple[JobRow, str | None]:
@@ -68,3 +71,27 @@ def read_jobs(registry: Registry) -> Jobs:
         else:
             jobs.etags[name] = row.etag
     return jobs
+
+
+def change_job(registry: Registry, name: str, change: Callable[[JobRow, bool], JobRow]) -> JobRow:
+    """Change a job's row, however often somebody else is faster; the row as it is then.
+
+    Args:
+        registry: Where the rows are.
+        name: The job.
+        change: Is given the row, and whether there is one yet. May be called several times.
+
+    Raises:
+        StoreError: Storage did not answer, or the row changed every time.
+    """
+    for _ in range(TRIES):
+        row, etag = read_job(registry, name)
+        changed = change(row, etag is not None)
+        if changed == row:
+            return row
+        try:
+            registry.table.commit(registry.namespace, [write(changed, etag)])
+        except ConflictError:
+            continue
+        return changed
+    raise StoreError(f"Job {name}: its row changed {TRIES} times meanwhile; try again.")

@@ -17,6 +17,7 @@ import pytest
 from support.command_line import invoke
 
 from runonce.cli.context import Context
+from runonce.hosts.runtime import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,7 +106,7 @@ class Processes:
 
     def here(self, *args: str) -> Result:
         """The same in this process, which is quicker than another."""
-        return invoke(Context(environ=self.environ), *args)
+        return invoke(Context(Runtime(environ=self.environ)), *args)
 
     def json(self, *args: str) -> Any:
         """What a command prints with --json, in this process."""

@@ -61,7 +61,9 @@ class TestBeforeAnythingIsInstalled:
 class TestServiceBus:
     def manifest(self, monkeypatch: pytest.MonkeyPatch, *handlers: dict[str, str], code: int = 0) -> None:
         """What `runonce manifest` says."""
-        answer = subprocess.CompletedProcess([], code, json.dumps({"handlers": handlers}))
+        figures = {"lock_duration": "PT1M", "max_delivery_count": 10, "duplicate_detection_window": "PT10M"}
+        listed = [{**figures, **handler} for handler in handlers]
+        answer = subprocess.CompletedProcess([], code, json.dumps({"handlers": listed}))
         monkeypatch.setattr(dev.subprocess, "run", lambda *_, **__: answer)
 
     def test_it_has_the_queues_and_topics_of_the_handlers(self, monkeypatch: pytest.MonkeyPatch) -> None:

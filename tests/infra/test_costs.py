@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from support.command_line import invoke
 
 from runonce.cli.context import Context
+from runonce.hosts.runtime import Runtime
 from tests.support.infrastructure import ROOT
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def test_an_idle_recovery_execution_costs_what_is_written(
     }
     for _ in range(2):  # the first makes the row, the table and the queue
         calls.made.clear()
-        assert invoke(Context(environ=environ, stores=azure), "recover", "--work").exit_code == 0
+        assert invoke(Context(Runtime(environ=environ, stores=azure)), "recover", "--work").exit_code == 0
     text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     (written,) = re.findall(r"recovery, idle, on Container Apps \| ([\d,]+)", text)
     assert len(calls.made) * MINUTES == int(written.replace(",", "")), calls.made

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from runonce.cli import app
 from runonce.cli.context import Context
+from runonce.hosts.runtime import Runtime
 from runonce.stores.memory import memory_stores
 from runonce.testing import ManualClock
 
@@ -67,7 +68,12 @@ class CommandLine:
     def context(self, environ: Mapping[str, str] | None = None) -> Context:
         """What the next command works with."""
         return Context(
-            environ=environ or self.environ, clock=self.clock, stores=self.stores, transport=self.transport
+            Runtime(
+                environ=environ or self.environ,
+                clock=self.clock,
+                stores=self.stores,
+                transport=self.transport,
+            )
         )
 
     def __call__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from runonce.hosts.purge import NAME
 from runonce.runs.dispatch import Dispatcher, Started
 from runonce.runs.recovery import recover
 from runonce.runs.requests import Request, read_request
@@ -38,7 +39,8 @@ def replica(
     stop: StopSignal | None = None,
 ) -> Dispatcher:
     """Another host of the bench's jobs (or of these), on the bench's stores."""
-    known = {job.name: job for job in jobs} or dict(bench.dispatcher.jobs)
+    own = {name: job for name, job in bench.dispatcher.jobs.items() if name != NAME}
+    known = {job.name: job for job in jobs} or own
     return Dispatcher(
         known, stores or bench.stores, bench.settings, clock or bench.clock, host=host, stop=stop
     )

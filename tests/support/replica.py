@@ -24,14 +24,15 @@ sys.path.insert(0, str(ROOT))
 
 from runonce.clock import SystemClock  # noqa: E402
 from runonce.errors import RunonceError  # noqa: E402
+from runonce.hosts.discover import Discovered  # noqa: E402
 from runonce.hosts.local import LocalHost  # noqa: E402
+from runonce.hosts.runtime import Runtime  # noqa: E402
 from runonce.runs import recovery, requests  # noqa: E402
 from runonce.runs.definition import ScheduledJob, scheduled  # noqa: E402
-from runonce.runs.dispatch import Dispatcher  # noqa: E402
 from runonce.settings import LeaseTerms, Settings, StorageConnection  # noqa: E402
-from runonce.stores.azure.stores import azure_stores  # noqa: E402
 
 if TYPE_CHECKING:
+    from runonce.runs.dispatch import Dispatcher
     from runonce.runs.run import Run
 
 START = datetime(2026, 1, 1, 3, tzinfo=UTC)
@@ -74,9 +75,8 @@ class Config:
         return SharedClock(self.began)
 
     def dispatcher(self, name: str) -> Dispatcher:
-        jobs = {job: self._define(job) for job in self.jobs}
-        settings = self.settings()
-        return Dispatcher(jobs, azure_stores(settings), settings, self.clock(), host=name)
+        found = Discovered({job: self._define(job) for job in self.jobs})
+        return Runtime(self.settings(), found=found, clock=self.clock(), host=name).dispatcher
 
     def _define(self, job: str) -> ScheduledJob:
         body = {"work": self._work, "writes": self._write_to_the_end}[self.body]
@@ -169,7 +169,8 @@ def contend(config: Config, name: str) -> None:
     begun = threading.Barrier(config.threads)
 
     def one() -> None:
-        for round_, job in enumerate(dispatcher.jobs.values()):
+        for round_, known in enumerate(config.jobs):
+            job = dispatcher.jobs[known]
             begun.wait()
             time.sleep(max(0.0, config.began + round_ * 1.5 - elapsed()))
             result = dispatcher.execute(job, datetime.fromisoformat(config.fire_times[0]), by="timer")

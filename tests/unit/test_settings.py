@@ -17,6 +17,7 @@ def test_defaults_hold_together() -> None:
     assert (settings.namespace, settings.jobs_folder) == ("local", "jobs")
     assert (settings.recovery_interval, settings.misfire_grace, settings.shutdown_timeout) == (60, 30, 45)
     assert (settings.transport, settings.servicebus, settings.claim_lease) == ("storage", None, 60)
+    assert settings.history_days == 90
 
 
 def test_every_setting_is_read() -> None:
@@ -33,12 +34,13 @@ def test_every_setting_is_read() -> None:
             "RUNONCE_MISFIRE_GRACE": "45",
             "RUNONCE_SHUTDOWN_TIMEOUT": "0",
             "RUNONCE_CLAIM_LEASE": "90",
+            "RUNONCE_HISTORY_DAYS": "7",
         }
     )
     assert settings.lease == LeaseTerms(60, 12.5, 7)
     assert (settings.namespace, settings.jobs_folder) == ("shop-production", "my_jobs")
     assert (settings.recovery_interval, settings.misfire_grace, settings.shutdown_timeout) == (10, 45, 0)
-    assert settings.claim_lease == 90
+    assert (settings.claim_lease, settings.history_days) == (90, 7)
     assert settings.storage == StorageConnection(CLOUD, setting="RUNONCE_STORAGE")
 
 

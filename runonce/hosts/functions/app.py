@@ -23,6 +23,7 @@ from runonce.errors import RunonceError, SettingsError
 from runonce.hosts.functions.handlers import add_handler
 from runonce.hosts.functions.host_json import check_host_json
 from runonce.hosts.functions.sigterm import on_sigterm
+from runonce.hosts.manifest import RECOVERY, RECOVERY_TIMER
 from runonce.hosts.runtime import Runtime
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runonce.functions")
 
-RECOVERY_SCHEDULE = "0 * * * * *"
 LAST_WORDS = 0.5
 """Seconds for the responses of drained runs to leave the worker before it ends."""
 EXIT_SIGTERM = 143
@@ -66,8 +66,8 @@ def make_app(root: Path) -> func.FunctionApp:
     _check_host_json(root, runtime)
     for handler in runtime.found.handlers.values():
         add_handler(app, runtime, handler)
-    app.function_name("runonce_recovery")(
-        app.timer_trigger(arg_name="timer", schedule=RECOVERY_SCHEDULE)(
+    app.function_name(RECOVERY)(
+        app.timer_trigger(arg_name="timer", schedule=RECOVERY_TIMER)(
             _recovery(runtime.dispatcher, runtime.found)
         )
     )

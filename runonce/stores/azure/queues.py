@@ -45,6 +45,11 @@ class AzureQueue:
                 self._made = make_client(QueueClient, self._storage, "queue", self._options, **more)
             return self._made
 
+    def close(self) -> None:
+        """Close the client, if there was need of one."""
+        if self._made is not None:
+            self._made.close()
+
     def send(self, body: str, *, delay: int = 0, time_to_live: int = 3600) -> None:
         text = base64.b64encode(body.encode()).decode()
         options = {"visibility_timeout": delay, "time_to_live": time_to_live}

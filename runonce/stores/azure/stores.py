@@ -25,22 +25,31 @@ from runonce.stores.protocols import (
 )
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from runonce.settings import Settings
 
 
-def azure_stores(settings: Settings, **options: Any) -> Stores:
-    """The stores of the settings' storage account; `options` go to the SDK's clients (tests count with them).
+def azure_stores(settings: Settings, *, closing: ExitStack | None = None, **options: Any) -> Stores:
+    """The stores of the settings' storage account; nothing is sent before the first use.
 
-    Nothing is sent before the first use.
+    Args:
+        settings: Which account, and how it is reached.
+        closing: Takes what closes the clients.
+        options: Go to the SDK's clients (tests count with them).
     """
     storage = settings.storage
     blobs = make_client(BlobServiceClient, storage, "blob", {**QUICK, **options})
     data = make_client(BlobServiceClient, storage, "blob", {**PATIENT, **options})
     tables = make_client(TableServiceClient, storage, "table", {**QUICK, **options})
+    requests = AzureQueue(storage, settings.request_queue, {**QUICK, **options})
+    if closing is not None:
+        for made in (blobs, data, tables, requests):
+            closing.callback(made.close)
     return Stores(
         leases=AzureLeases(blobs, settings.lease_container),
         runs=AzureTable(tables, settings.runs_table),
         claims=AzureTable(tables, settings.claims_table),
-        requests=AzureQueue(storage, settings.request_queue, {**QUICK, **options}),
+        requests=requests,
         blobs=AzureBlobs(data, settings.data_container),
     )

@@ -234,7 +234,7 @@ def test_status_shows_a_job_that_left_the_code(cli: CommandLine) -> None:
     """A row of a job that no file defines is shown, and said to be such."""
     context = cli.context()
     row = JobRow("bygone", last_fire_time=cli.clock.now(), last_outcome="succeeded")
-    context.stores.runs.commit("local", [Insert(job_key("bygone"), encode(row))])
+    context.runtime.stores.runs.commit("local", [Insert(job_key("bygone"), encode(row))])
     result = cli("status")
     assert "bygone" in result.stdout
     assert "not in the code" in result.stdout

@@ -44,7 +44,7 @@ def work_off(cli: CommandLine) -> Handler:
     found = cli.context().handler("send_invoice")
     inbox = cli.transport.inbox(found)
     deliverer = Deliverer(
-        cli.stores, cli.transport.sender(), cli.context().settings, cli.clock, host="replica-1"
+        cli.stores, cli.transport.sender(), cli.context().runtime.settings, cli.clock, host="replica-1"
     )
     while received := inbox.receive(1, 0.0):
         inbox.settle(received[0], deliverer.deliver(found, received[0].delivery))

@@ -55,7 +55,7 @@ def test_break_lease_that_nobody_holds(cli: CommandLine) -> None:
 
 def test_break_lease_names_the_holder_and_frees_the_job(cli: CommandLine) -> None:
     """With --yes the lease is broken, and it is said who held it."""
-    dispatcher = cli.context().dispatcher
+    dispatcher = cli.context().runtime.dispatcher
     started: Any = dispatcher.begin(dispatcher.jobs["nightly"], NOW, by="timer")
     result = cli("break-lease", "nightly", "--yes")
     assert (
@@ -73,7 +73,7 @@ def test_break_lease_asks_a_person(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, answer: bool, code: int
 ) -> None:
     """At a terminal it asks first, and no leaves the lease as it is."""
-    dispatcher = cli.context().dispatcher
+    dispatcher = cli.context().runtime.dispatcher
     started: Any = dispatcher.begin(dispatcher.jobs["nightly"], NOW, by="timer")
     monkeypatch.setattr(
         operate, "sys", types.SimpleNamespace(stdin=types.SimpleNamespace(isatty=lambda: True))
@@ -86,7 +86,7 @@ def test_break_lease_asks_a_person(
 
 def test_break_lease_without_a_terminal_wants_yes(cli: CommandLine) -> None:
     """A script has to say --yes; it is not asked a question nobody answers."""
-    dispatcher = cli.context().dispatcher
+    dispatcher = cli.context().runtime.dispatcher
     started: Any = dispatcher.begin(dispatcher.jobs["nightly"], NOW, by="timer")
     assert cli("break-lease", "nightly").exit_code == 2
     assert cli.stores.leases.held("local/nightly")

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,11 @@ from support.command_line import NOW, CommandLine
 from runonce.cli import run as execute
 from runonce.errors import StoreError, StoreUnavailableError
 from runonce.hosts import local
+from runonce.messages.rows import SHARDS, partition
+from runonce.runs.operate import ask
+from runonce.runs.requests import send_request
+from runonce.transports.protocols import Delivery
+from runonce.transports.settlement import Complete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +41,13 @@ JOBS = """
 
     @scheduled("0 0 * * * *")
     async def concurrent(run: Run) -> None:
+        pass
+"""
+HANDLER = """
+    from runonce import Message, handler
+
+    @handler(queue="orders", key="id")
+    def take(message: Message) -> None:
         pass
 """
 AT = "2026-11-29T00:00:00Z"
@@ -112,7 +125,7 @@ def test_a_run_that_fails_has_an_exit_code(cli: CommandLine, job: str, code: int
 
 def test_held_elsewhere_is_3_and_names_the_host(cli: CommandLine) -> None:
     """A job that runs on another host does not run here; the note says where it runs."""
-    dispatcher = cli.context().dispatcher
+    dispatcher = cli.context().runtime.dispatcher
     started = dispatcher.begin(dispatcher.jobs["good"], NOW, by="timer")
     result = cli("run", "good", "--at", AT)
     assert result.exit_code == 3
@@ -319,6 +332,49 @@ def test_recover_work_runs_what_was_asked_for(cli: CommandLine) -> None:
     assert result.exit_code == 1
     assert f"flaky {AT}: failed: ValueError: no such order" in result.stdout
     assert cli.json("recover", "--work") == {"asked": [], "worked": [], "exit_code": 0}
+
+
+def times_of(cli: CommandLine, job: str) -> list[str]:
+    return [run["fire_time"] for run in cli.json("history", job)["runs"]]
+
+
+def test_recover_work_purges_on_a_host_that_is_only_a_recovery_job(cli: CommandLine) -> None:
+    """What a Container Apps recovery job runs each minute also removes old runs and claims, once a night."""
+    cli.file("handlers.py", HANDLER)
+    cli("recover", "--work")  # the first tick there is
+    handler = cli.context().handler("take")
+    assert cli.context().runtime.deliverer.deliver(handler, Delivery(b'{"id": 1}', "m1")) == Complete()
+    cli("run", "good", "--at", AT)
+    assert times_of(cli, "good") == [AT]
+    cli.clock.advance(91 * 86_400)
+    shown = cli("recover", "--work")
+    assert "runonce_purge 2027-02-28T03:30:00Z: succeeded" in shown.stdout
+    assert [t for t in times_of(cli, "good") if t < "2026-11-30"] == []
+    claims = [
+        row for n in range(SHARDS) for row in cli.stores.claims.scan(partition("local", "take", n), "", "~")
+    ]
+    assert claims == []
+
+
+def test_the_toolkits_own_job_is_in_the_code_and_in_no_list_of_jobs(cli: CommandLine) -> None:
+    """`status` and `pause` know it where it has run; `list` and the manifest are of the jobs folder alone."""
+    assert "runonce_purge" not in [job["name"] for job in cli.json("status")["jobs"]]
+    cli("recover", "--work")
+    (own,) = (job for job in cli.json("status")["jobs"] if job["name"] == "runonce_purge")
+    assert (own["in_code"], own["next_fire_time"]) == (True, "2026-11-30T03:30:00Z")
+    assert "not in the code" not in cli("status").stdout
+    assert cli("pause", "runonce_purge").exit_code == 0
+    assert "runonce_purge" not in cli("list").stdout
+    assert "runonce_purge" not in cli("manifest", "-o", "-").stdout
+
+
+def test_a_request_for_the_toolkits_own_job_is_taken_by_every_host(cli: CommandLine) -> None:
+    """Where two kinds of hosts share a queue, a recovery job runs the purge's request and does not drop it."""
+    cli("recover", "--work")
+    send_request(cli.stores.requests, "runonce_purge", datetime(2026, 11, 29, 3, 30, tzinfo=UTC), "asked")
+    ask(cli.context().runtime.dispatcher, cli.context().runtime.jobs["runonce_purge"], NOW)
+    worked = cli.json("recover", "--work")["worked"]
+    assert ("runonce_purge", "succeeded") in [(run["job"], run["outcome"]) for run in worked]
 
 
 # -- serve ------------------------------------------------------------------------------------------------------

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.faults import PassingClock
-from support.flows import at
 from support.messages import KEY, begun, delivery, handling, ownership, raw_row, row_of, silence
 
+from runonce.hosts.discover import Discovered
+from runonce.hosts.purge import NAME, purge_job
 from runonce.messages.definition import MESSAGE_TTL, REPLAY_HORIZON
-from runonce.messages.purge import NAME, purge_job, purge_shard
+from runonce.messages.purge import purge_claims
 from runonce.messages.rows import SHARDS, partition
 from runonce.runs.rows import Outcome
 from runonce.stores.protocols import Replace
@@ -30,7 +31,8 @@ def bench() -> Workbench:
 
 def purged(bench: Workbench, *handlers: Handler) -> set[str]:
     """Run the nightly purge a bit later than now; the keys of the claims that are left."""
-    job = purge_job(ownership(bench), [one.name for one in handlers])
+    found = Discovered(handlers={one.name: one for one in handlers})
+    job = purge_job(bench.dispatcher.registry, ownership(bench), found, bench.settings.history_days)
     bench.dispatcher.jobs[NAME] = job  # type: ignore[index]
     assert bench.run(job, bench.clock.now() + timedelta(seconds=1)).outcome is Outcome.SUCCEEDED
     return {
@@ -115,18 +117,7 @@ def test_a_claim_that_changes_meanwhile_is_kept(bench: Workbench) -> None:
         return found
 
     table.scan = racing  # type: ignore[method-assign, assignment]
-    now = "2026-02-05T00:00:00Z"
-    shards = [partition(bench.settings.namespace, one.name, n) for n in range(SHARDS)]
-    assert sum(purge_shard(ownership(bench), where, now) for where in shards) == 149
+    now, never = datetime(2026, 2, 5, tzinfo=UTC), lambda: None
+    registry = ownership(bench)
+    assert sum(purge_claims(registry, one.name, shard, now, never) for shard in range(SHARDS)) == 149
     assert row_of(bench, one, "k7").generation == 1
-
-
-def test_the_purge_is_a_job_like_any_other(bench: Workbench) -> None:
-    """It runs at night, catches up when missed, and says how many claims it removed of whom."""
-    job = purge_job(ownership(bench), ["b", "a"])
-    assert job.name == "runonce_purge"
-    assert job.schedule.next(at(0)) == at(3, 30)
-    assert (job.misfire, job.summary) == (
-        "latest",
-        "Removes claims of messages that can no longer come again.",
-    )

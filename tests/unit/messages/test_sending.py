@@ -7,6 +7,7 @@ import pydantic
 import pytest
 from support.messages import KEY, handling
 
+from runonce import client, enqueue_many
 from runonce.errors import InputError, PermanentError
 from runonce.messages.rows import LARGEST_OUTBOX, MessageRow, check_outbox
 from runonce.messages.sending import BATCH, follow_up, outgoing, send_all, send_outbox
@@ -106,6 +107,29 @@ def test_many_go_in_batches() -> None:
     assert [sent.json["id"] for sent in sender.sent] == list(range(BATCH * 2 + 1))
     send_all(sender, ONE, [])
     assert len(sizes) == 3
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_many_bodies_are_not_given_one_key(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One id for several messages, of which the broker would keep one, is refused before any is sent."""
+    sender = MemorySender()
+    monkeypatch.setattr(client, "_sender", lambda: sender)
+    bodies = ({"id": n} for n in range(count))  # an iterator, which can be gone through once
+    with pytest.raises(
+        InputError, match=rf"send_invoice: {count} messages cannot have one id.*'batch-7'.*leave it out"
+    ):
+        enqueue_many(ONE, bodies, key="batch-7")
+    assert sender.sent == []
+
+
+def test_one_body_may_have_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one message the key is its id; without a key many messages have an id each."""
+    sender = MemorySender()
+    monkeypatch.setattr(client, "_sender", lambda: sender)
+    assert enqueue_many(ONE, [{"id": 1}], key="mine") == ["mine"]
+    assert len(set(enqueue_many(ONE, [{"id": n} for n in range(3)]))) == 3
+    assert enqueue_many(ONE, [], key="mine") == []
+    assert len(sender.sent) == 4
 
 
 def ids(*messages: Mapping[str, Any]) -> list[str]:

@@ -145,3 +145,35 @@ def test_the_wait_doubles_up_to_an_hour(failures: int) -> None:
 def test_the_wait_is_spread() -> None:
     """Two replicas that fail together do not come back together."""
     assert len({Retry(1, 60).wait(1) for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize("policy", ["", "newest", "Latest", None, 1])
+def test_an_unknown_policy_is_refused(policy: Any) -> None:
+    """A policy that does not exist is refused with the job, the value and the ones that do."""
+    with pytest.raises(DefinitionError, match=r"Job 'nightly'.*skip.*latest.*all") as refused:
+        scheduled(NIGHTLY, name="nightly", misfire=policy)(nightly_report)
+    assert repr(policy) in str(refused.value)
+
+
+@pytest.mark.parametrize("cap", [0, -1, 101, True, 2.5, "3", None])
+def test_a_cap_that_is_not_a_sensible_number_is_refused(cap: Any) -> None:
+    """A cap outside its range is refused with the job, the value and the range."""
+    with pytest.raises(DefinitionError, match=r"Job 'nightly'.*whole number from 1 to 100") as refused:
+        scheduled(NIGHTLY, name="nightly", misfire_cap=cap)(nightly_report)
+    assert repr(cap) in str(refused.value)
+
+
+def test_a_job_may_say_how_long_its_history_is_kept() -> None:
+    """Days, between one and ten years' worth; without them the setting counts."""
+    assert scheduled(NIGHTLY)(nightly_report).history_days is None
+    assert [scheduled(NIGHTLY, history_days=n)(nightly_report).history_days for n in (1, 3650)] == [1, 3650]
+
+
+@pytest.mark.parametrize("days", [0, -1, 3651, True, 30.5, "30", timedelta(days=30)])
+def test_a_history_that_cannot_be_kept_is_refused(days: Any) -> None:
+    """What is not a whole number of days in its range is refused with the job, the value and the range."""
+    with pytest.raises(
+        DefinitionError, match=r"Job 'nightly'.*history_days.*whole number from 1 to 3650"
+    ) as refused:
+        scheduled(NIGHTLY, name="nightly", history_days=days)(nightly_report)
+    assert repr(days) in str(refused.value)

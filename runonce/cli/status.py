@@ -1,0 +1,222 @@
+"""Commands that show what the rows say: status, history."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from runonce.cli import output, times
+from runonce.cli.app import LOOK, JobName, Json, command
+from runonce.cli.context import Context
+from runonce.runs import status as report
+from runonce.runs.rows import Outcome, RunRow
+
+
+@command(LOOK, "runonce status", "runonce status nightly_report --json")
+def status(
+    ctx: typer.Context,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Only this job.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what every job did last, does now and does next.
+
+    All times are UTC. A job is running when its row says so and its lease is held; a run whose lease has expired
+    is shown as abandoned, and the next recovery tick takes it over.
+    """
+    context = Context.of(ctx)
+    name = None if job is None else context.row(job).name
+    statuses = report.job_statuses(context.runtime.dispatcher, context.runtime.found)
+    statuses = [one for one in statuses if name in (None, one.name)]
+    if as_json:
+        namespace = context.runtime.settings.namespace
+        broken = [str(error) for error in context.runtime.found.broken]
+        output.print_json({"namespace": namespace, "jobs": statuses, "broken_files": broken})
+        return
+    if statuses:
+        output.console().print(_jobs_table(statuses, context.runtime.clock.now()))
+    else:
+        output.note("no file of the jobs folder defines a job, and storage knows of none")
+    output.warn_of_broken(context.runtime.found)
+
+
+def _jobs_table(statuses: list[report.JobStatus], now: datetime) -> Any:
+    made = output.table("Job", "Now", "Last run", "Next (UTC)")
+    for one in statuses:
+        made.add_row(_name(one), _doing(one, now), _last(one, now), _upcoming(one, now))
+        made.add_section()
+    return made
+
+
+def _name(job: report.JobStatus) -> Any:
+    remark = "\nits row cannot be read" if job.unreadable else "" if job.in_code else "\nnot in the code"
+    return output.styled((job.name, "bold"), (remark, "red" if job.unreadable else "yellow"))
+
+
+def _doing(job: report.JobStatus, now: datetime) -> Any:
+    lines: list[tuple[str, str]] = []
+    if job.running is not None:
+        held = job.running.lease_held
+        span = times.to_span(now - (job.running.since or now))
+        lines += [
+            ("running", "cyan") if held else ("abandoned", "yellow"),
+            (f" for {span}" if held else f", began {span} ago", ""),
+            (f", attempt {job.running.attempt}\n", ""),
+            (f"{times.to_utc(job.running.fire_time)}\non {job.running.host}\n", "dim"),
+        ]
+    if job.paused_at is not None:
+        why = f": {job.paused_why}" if job.paused_why else ""
+        lines += [("paused", "yellow"), (f" {times.from_now(job.paused_at, now)}{why}\n", "")]
+    for pending in job.pending[:3]:
+        due = "due now" if pending.not_before <= now else f"due {times.from_now(pending.not_before, now)}"
+        lines += [
+            (pending.why, "yellow"),
+            (f", {due}\n", ""),
+            (f"{times.to_utc(pending.fire_time)}\n", "dim"),
+        ]
+    if len(job.pending) > 3:  # noqa: PLR2004 - as many as are shown above
+        lines.append((f"and {len(job.pending) - 3} more\n", ""))
+    text = output.styled(*lines) if lines else output.styled(("idle", "dim"))
+    text.rstrip()
+    return text
+
+
+def _last(job: report.JobStatus, now: datetime) -> Any:
+    if job.last is None:
+        return output.styled(("never ran", "dim"))
+    ago = "" if job.last.finished_at is None else f" {times.from_now(job.last.finished_at, now)}"
+    reason = f"\n{output.short(job.last.reason, 160)}" if job.last.reason else ""
+    failed = ", failed" if job.last.outcome == Outcome.RETRYING else ""
+    return output.styled(
+        (job.last.outcome, output.STYLES.get(job.last.outcome, "")),
+        (f"{failed}{ago}", ""),
+        (f"\n{times.to_utc(job.last.fire_time)}", "dim"),
+        (reason, ""),
+    )
+
+
+def _upcoming(job: report.JobStatus, now: datetime) -> Any:
+    if job.next_fire_time is None or job.paused_at is not None:
+        return output.styled(("-", "dim"))
+    fire_time = f"{job.next_fire_time:%Y-%m-%d %H:%M:%S}"
+    return output.styled((fire_time, ""), (f"\n{times.from_now(job.next_fire_time, now)}", "dim"))
+
+
+# -- history ----------------------------------------------------------------------------------------------------
+
+
+@command(LOOK, "runonce history nightly_report", "runonce history nightly_report -n 1 --attempts --json")
+def history(
+    ctx: typer.Context,
+    job: JobName,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many fire times.")] = 20,
+    attempts: Annotated[bool, typer.Option("--attempts", help="Also show earlier attempts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what became of a job's latest fire times."""
+    context = Context.of(ctx)
+    name = context.row(job).name
+    runs = report.history(context.runtime.dispatcher, name, count)
+    if as_json:
+        output.print_json({"job": name, "runs": [_run_json(run) for run in runs]})
+    elif runs:
+        console = output.console()
+        wide = console.width >= output.WIDE
+        console.print(_runs_table(runs, context.runtime.clock.now(), attempts=attempts, wide=wide))
+    else:
+        output.note(f"{name} has not run yet; `runonce run {name}` runs it now, here")
+
+
+def _runs_table(runs: list[RunRow], now: datetime, *, attempts: bool, wide: bool) -> Any:
+    made = output.table(
+        "Fire time", "Outcome", "Attempt", "Took", *(["Host", "Reason"] if wide else ["Where and why"])
+    )
+    made.columns[2].justify = made.columns[3].justify = "right"
+    for run in runs:
+        host = f"{run.host} ({run.by})" if run.by else run.host
+        made.add_row(
+            times.to_utc(run.fire_time),
+            _outcome(run.outcome),
+            str(run.attempt or "-"),
+            _took(run, now),
+            *_where_and_why(host, _why(run), wide=wide),
+        )
+        for earlier in reversed(run.attempts) if attempts else ():
+            made.add_row(
+                "",
+                _outcome(earlier.get("outcome", "")),
+                earlier.get("attempt", ""),
+                _took_text(earlier.get("started_at", ""), earlier.get("finished_at", "")),
+                *_where_and_why(earlier.get("host", ""), earlier.get("reason", ""), wide=wide),
+            )
+    return made
+
+
+def _why(run: RunRow) -> str:
+    replayed = (
+        f"replayed {run.generation} times; " if run.generation > 1 else "replayed; " if run.generation else ""
+    )
+    retried = (
+        f"; due again at {times.to_utc(run.retry_at)}" if run.retry_at and not run.outcome.is_final else ""
+    )
+    done = ", ".join(f"{count} {name} done" for name, count in run.progress.items())
+    unfinished = f"; {done}" if done and run.outcome is not Outcome.SUCCEEDED else ""
+    return f"{replayed}{output.short(run.reason, 400)}{retried}{unfinished}".strip("; ")
+
+
+def _where_and_why(host: str, why: str, *, wide: bool) -> list[Any]:
+    if wide:
+        return [output.styled((host, "dim")), why]
+    both = "\n" if host and why else ""
+    return [output.styled((host + both, "dim"), (why, ""))]
+
+
+def _outcome(outcome: str) -> Any:
+    return output.styled((outcome, output.STYLES.get(outcome, "")))
+
+
+def _took(run: RunRow, now: datetime) -> str:
+    if run.started_at is None:
+        return "-"
+    if run.finished_at is None:
+        return f"{times.to_span(now - run.started_at)} …"
+    return times.to_span(run.finished_at - run.started_at)
+
+
+def _took_text(started: str, finished: str) -> str:
+    if not started or not finished:
+        return "-"
+    return times.to_span(datetime.fromisoformat(finished) - datetime.fromisoformat(started))
+
+
+def _run_json(run: RunRow) -> dict[str, Any]:
+    took: timedelta | None = run.finished_at - run.started_at if run.finished_at and run.started_at else None
+    return {
+        "fire_time": run.fire_time,
+        "outcome": run.outcome,
+        "reason": run.reason,
+        "attempt": run.attempt,
+        "by": run.by,
+        "host": run.host,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "seconds": None if took is None else took.total_seconds(),
+        "retry_at": run.retry_at,
+        "fencing_token": run.token,
+        "failures": run.failures,
+        "abandoned": run.abandoned,
+        "replays": run.generation,
+        "progress": run.progress,
+        "error": run.error,
+        "attempts": [_attempt_json(attempt) for attempt in run.attempts],
+    }
+
+
+def _attempt_json(attempt: Any) -> dict[str, Any]:
+    return {
+        "attempt": int(attempt.get("attempt") or 0),
+        "outcome": attempt.get("outcome", ""),
+        "reason": attempt.get("reason", ""),
+        "host": attempt.get("host", ""),
+        "started_at": attempt.get("started_at") or None,
+        "finished_at": attempt.get("finished_at") or None,
+    }
