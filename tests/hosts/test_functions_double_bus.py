@@ -26,6 +26,7 @@ broker = broker_fixture(
     Queue("binary", lock=10),
     Queue("work", lock=3),
     Queue("late", lock=60),
+    Queue("brief", lock=3),
     Topic("orders", ("billing",)),
 )
 bus = client_fixture()
@@ -60,6 +61,11 @@ APP = """
             raise ValueError("no such order")
         time.sleep(order.get("seconds", 0))
 
+    @app.service_bus_queue_trigger(arg_name="message", queue_name="brief", connection="Bus")
+    def brief(message: func.ServiceBusMessage) -> None:
+        log.info("brief, delivery %s", message.delivery_count)
+        time.sleep(float(message.get_body()))
+
     @app.service_bus_queue_trigger(arg_name="message", queue_name="late", connection="Bus")
     def late(message: func.ServiceBusMessage) -> None:
         log.info("late, delivery %s", message.delivery_count)
@@ -67,18 +73,24 @@ APP = """
 """
 
 
-def make_host(folder: Path, storage: str, broker: Broker, off: str = "", **times: float) -> LiveHost:
-    options = {"maxConcurrentCalls": 8, "maxAutoLockRenewalDuration": "00:05:00"}
+def make_host(
+    folder: Path,
+    storage: str,
+    broker: Broker,
+    off: tuple[str, ...] = (),
+    renewal: str = "00:05:00",
+    **times: float,
+) -> LiveHost:
+    options = {"maxConcurrentCalls": 8, "maxAutoLockRenewalDuration": renewal}
     app = write_app(folder, APP, json.dumps({"version": "2.0", "extensions": {"serviceBus": options}}))
     settings = {"AzureWebJobsStorage": storage, "Bus": broker.connection_string}
-    if off:
-        settings[f"AzureWebJobs.{off}.Disabled"] = "true"
+    settings |= {f"AzureWebJobs.{name}.Disabled": "true" for name in off}
     return LiveHost(app, settings, times=Times(**times))
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory, azurite: str, broker: Broker) -> Iterator[LiveHost]:
-    with make_host(tmp_path_factory.mktemp("app"), azurite, broker, off="late") as running:
+    with make_host(tmp_path_factory.mktemp("app"), azurite, broker, off=("late", "brief")) as running:
         yield running
 
 
@@ -191,6 +203,18 @@ def test_a_long_handler_keeps_its_lock(host: LiveHost, bus: Bus, broker: Broker)
     host.console.wait_until(lambda: host.console.of("work")[-1].success, "its end")
     until(lambda: sum(broker.counts("work").values()) == 0)
     assert sum("at work on long" in line for line in host.console.lines) == 1
+
+
+def test_a_lock_is_renewed_no_longer_than_host_json_says(
+    tmp_path: Path, azurite: str, broker: Broker, bus: Bus
+) -> None:
+    """After maxAutoLockRenewalDuration the lock runs out, and the message comes again while it is being handled."""
+    with make_host(tmp_path / "app", azurite, broker, renewal="00:00:03") as host:
+        bus.sender("brief").send_messages(ServiceBusMessage("9"))
+        host.console.wait_for("brief, delivery 2", timeout=15)
+        first = host.console.of("brief")[0]
+        assert first.success is None
+        assert time.time() - first.started > 4
 
 
 def test_a_killed_workers_messages_come_again_at_once(host: LiveHost, bus: Bus) -> None:

@@ -30,7 +30,10 @@ def main() -> int:
     settings |= {f"AzureFunctionsJobHost__functions__{n}": name for n, name in enumerate(arguments.functions)}
     if "AzureWebJobsStorage" not in settings:
         parser.exit(1, "AzureWebJobsStorage is neither in local.settings.json nor in the environment\n")
-    host = LiveHost(arguments.folder, settings, port=arguments.port, show=_show)
+    try:
+        host = LiveHost(arguments.folder, settings, port=arguments.port, show=_show)
+    except OSError as error:  # no host.json, or the port is taken
+        parser.exit(1, f"{error}; --port 0 takes a free port\n")
 
     def told(_number: int, _frame: FrameType | None) -> None:
         host.terminate()  # a terminal's Ctrl-C has reached the worker as well, which is of this process's group

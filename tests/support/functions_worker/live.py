@@ -45,7 +45,11 @@ class LiveHost:
         self._exited = threading.Event()
 
     def __enter__(self) -> Self:
-        self._script.start()
+        try:
+            self._script.start()
+        except BaseException:
+            self.port.close()
+            raise
         self.console.say("Host started")
         return self
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from .console import Console
-from .invocation import AppRefusedError, WorkerExitedError
+from .invocation import AppRefusedError, NoResponseError, WorkerExitedError
 from .process import WorkerProcess
 from .times import Times
 
@@ -110,15 +110,20 @@ class Workers:
         if self._retired.is_set():
             return
         self._console.say(f"Language Worker Process exited. Pid={worker.pid}. Exit code {code}.")
-        now = time.monotonic()
         if not worker.hangs:  # a functionTimeout is the host's own doing and not counted
-            self._exits = [at for at in self._exits if now - at < self._times.exits_within] + [now]
+            self._count_exit()
+        while not self._retired.wait(self._times.new_worker):
+            try:
+                self._add()
+            except (AppRefusedError, NoResponseError, WorkerExitedError) as error:
+                self._console.say(f"A new worker did not start: {error}")
+                self._count_exit()
+            else:
+                return
+
+    def _count_exit(self) -> None:
+        now = time.monotonic()
+        self._exits = [at for at in self._exits if now - at < self._times.exits_within] + [now]
         if len(self._exits) >= self._times.exits:
             self._console.say("Exceeded language worker restart retry count. Shutting down Functions Host.")
             self._give_up()
-            return
-        if not self._retired.wait(self._times.new_worker):
-            try:
-                self._add()
-            except (AppRefusedError, WorkerExitedError) as error:
-                self._console.say(f"A new worker did not start: {error}")
