@@ -160,11 +160,11 @@ var storagePlace = empty(storageThere)
 var storageName = empty(storageThere) ? named.storageAccount : last(split(storageThere, '/'))
 var workspaceThere = there.?logAnalytics ?? ''
 var workspaceId = empty(workspaceThere)
-  ? resourceId(here.subscription, here.group, 'Microsoft.OperationalInsights/workspaces', named.logAnalytics)
+  ? '${group.id}/providers/Microsoft.OperationalInsights/workspaces/${named.logAnalytics}'
   : workspaceThere
 var subnetThere = there.?endpointsSubnet ?? ''
 var networkId = empty(subnetThere)
-  ? resourceId(here.subscription, here.group, 'Microsoft.Network/virtualNetworks', named.virtualNetwork)
+  ? '${group.id}/providers/Microsoft.Network/virtualNetworks/${named.virtualNetwork}'
   : split(subnetThere, '/subnets/')[0]
 var subnets = empty(subnetThere)
   ? {
@@ -235,23 +235,29 @@ module network 'modules/network.bicep' = if (useVirtualNetwork && empty(subnetTh
   ]
 }
 
-module storage 'modules/storage.bicep' = {
-  scope: resourceGroup(storagePlace.subscription, storagePlace.group)
+module storageAccount 'modules/storage-account.bicep' = if (empty(storageThere)) {
+  scope: group
   params: {
     location: location
     tags: tags
     name: storageName
-    isThere: !empty(storageThere)
     sku: empty(storageSku) ? (contains(withoutZones, location) ? 'Standard_LRS' : 'Standard_ZRS') : storageSku
+    isPrivate: useVirtualNetwork
+  }
+}
+
+module storage 'modules/storage.bicep' = {
+  scope: resourceGroup(storagePlace.subscription, storagePlace.group)
+  params: {
+    name: storageName
     containers: manifest.storage.containers
     tables: manifest.storage.tables
     requestQueue: '${manifest.storage.queue_prefix}${chosenNamespace}${manifest.storage.queue_suffix}'
     packageContainer: onFunctions ? packageContainer : ''
-    isPrivate: useVirtualNetwork
-    workspaceId: workspaceId
+    workspaceId: empty(storageThere) ? workspaceId : ''
   }
   dependsOn: [
-    group
+    storageAccount
     monitoring
   ]
 }

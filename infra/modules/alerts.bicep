@@ -166,7 +166,7 @@ resource logAlerts 'Microsoft.Insights/scheduledQueryRules@2026-03-01' = [
   }
 ]
 
-resource serviceBus 'Microsoft.ServiceBus/namespaces@2026-01-01' existing = {
+resource serviceBus 'Microsoft.ServiceBus/namespaces@2026-01-01' existing = if (!empty(serviceBusName)) {
   name: empty(serviceBusName) ? 'none' : serviceBusName
 }
 

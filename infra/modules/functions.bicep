@@ -64,13 +64,14 @@ resource plan 'Microsoft.Web/serverfarms@2025-05-01' = {
 }
 
 // Endpoints are put together from the account's name, and what only a deployment knows stays out of the lambda.
-var endpoint = 'https://${storageName}.{0}.${environment().suffixes.storage}'
+var storageSuffix = environment().suffixes.storage
+var blobEndpoint = 'https://${storageName}.blob.${storageSuffix}'
 var connections = union(
   {
     AzureWebJobsStorage__credential: 'managedidentity'
-    AzureWebJobsStorage__blobServiceUri: format(endpoint, 'blob')
-    AzureWebJobsStorage__queueServiceUri: format(endpoint, 'queue')
-    AzureWebJobsStorage__tableServiceUri: format(endpoint, 'table')
+    AzureWebJobsStorage__blobServiceUri: blobEndpoint
+    AzureWebJobsStorage__queueServiceUri: 'https://${storageName}.queue.${storageSuffix}'
+    AzureWebJobsStorage__tableServiceUri: 'https://${storageName}.table.${storageSuffix}'
   },
   empty(serviceBusName)
     ? {}
@@ -112,7 +113,7 @@ resource app 'Microsoft.Web/sites@2025-05-01' = {
       deployment: {
         storage: {
           type: 'blobContainer'
-          value: '${format(endpoint, 'blob')}/${packageContainer}'
+          value: '${blobEndpoint}/${packageContainer}'
           authentication: {
             type: 'UserAssignedIdentity'
             userAssignedIdentityResourceId: identity.id

@@ -37,6 +37,9 @@ var jobsTables = empty(jobsIdentity) ? [] : tables
 var operatorContainers = empty(operatorPrincipalId) ? [] : containers
 var operatorTables = empty(operatorPrincipalId) ? [] : tables
 var operatorQueues = empty(operatorPrincipalId) ? [] : queues
+var blobRole = operatorWrites ? blobDataContributor : blobDataReader
+var tableRole = operatorWrites ? tableDataContributor : tableDataReader
+var queueRole = operatorWrites ? queueDataContributor : queueDataReader
 
 resource account 'Microsoft.Storage/storageAccounts@2025-06-01' existing = {
   name: storageName
@@ -78,71 +81,84 @@ resource requestQueues 'Microsoft.Storage/storageAccounts/queueServices/queues@2
   }
 ]
 
-resource functionsPrincipal 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' existing = {
-  scope: resourceGroup(identities.subscription, identities.group)
-  name: empty(functionsIdentity) ? 'none' : functionsIdentity
-}
-
-resource jobsPrincipal 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' existing = {
-  scope: resourceGroup(identities.subscription, identities.group)
-  name: empty(jobsIdentity) ? 'none' : jobsIdentity
-}
-
-resource hostGrants 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
+// One look-up for each assignment: where there is none, nothing is looked up.
+resource hosts 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' existing = [
   for role in hostRoles: {
+    scope: resourceGroup(identities.subscription, identities.group)
+    name: functionsIdentity
+  }
+]
+
+resource holders 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' existing = [
+  for grant in queueGrants: {
+    scope: resourceGroup(identities.subscription, identities.group)
+    name: grant.holder
+  }
+]
+
+resource containerHolders 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' existing = [
+  for container in jobsContainers: {
+    scope: resourceGroup(identities.subscription, identities.group)
+    name: jobsIdentity
+  }
+]
+
+resource tableHolders 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' existing = [
+  for table in jobsTables: {
+    scope: resourceGroup(identities.subscription, identities.group)
+    name: jobsIdentity
+  }
+]
+
+resource onAccount 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
+  for (role, i) in hostRoles: {
     scope: account
-    name: guid(account.id, functionsPrincipal.id, role)
+    name: guid(account.id, hosts[i].id, role)
     properties: {
-      principalId: functionsPrincipal.properties.principalId
+      principalId: hosts[i].properties.principalId
       principalType: 'ServicePrincipal'
       roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', role)
     }
   }
 ]
 
-resource queueRoles 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
-  for grant in queueGrants: {
+resource onQueues 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
+  for (grant, i) in queueGrants: {
     scope: requestQueues[indexOf(queues, grant.queue)]
-    name: guid(account.id, grant.queue, identities.group, grant.holder, queueDataContributor)
+    name: guid(account.id, grant.queue, holders[i].id, queueDataContributor)
     properties: {
-      principalId: grant.holder == functionsIdentity
-        ? functionsPrincipal.properties.principalId
-        : jobsPrincipal.properties.principalId
+      principalId: holders[i].properties.principalId
       principalType: 'ServicePrincipal'
       roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', queueDataContributor)
     }
   }
 ]
 
-resource jobsBlobRoles 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
+resource onContainers 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
   for (container, i) in jobsContainers: {
     scope: blobContainers[i]
-    name: guid(account.id, container, jobsPrincipal.id, blobDataContributor)
+    name: guid(account.id, container, containerHolders[i].id, blobDataContributor)
     properties: {
-      principalId: jobsPrincipal.properties.principalId
+      principalId: containerHolders[i].properties.principalId
       principalType: 'ServicePrincipal'
       roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', blobDataContributor)
     }
   }
 ]
 
-resource jobsTableRoles 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
+resource onTables 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
   for (table, i) in jobsTables: {
     scope: runTables[i]
-    name: guid(account.id, table, jobsPrincipal.id, tableDataContributor)
+    name: guid(account.id, table, tableHolders[i].id, tableDataContributor)
     properties: {
-      principalId: jobsPrincipal.properties.principalId
+      principalId: tableHolders[i].properties.principalId
       principalType: 'ServicePrincipal'
       roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', tableDataContributor)
     }
   }
 ]
 
-var blobRole = operatorWrites ? blobDataContributor : blobDataReader
-var tableRole = operatorWrites ? tableDataContributor : tableDataReader
-var queueRole = operatorWrites ? queueDataContributor : queueDataReader
-
-resource operatorBlobRoles 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
+resource operatorOnContainers 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
   for (container, i) in operatorContainers: {
     scope: blobContainers[i]
     name: guid(account.id, container, operatorPrincipalId, blobRole)
@@ -154,7 +170,7 @@ resource operatorBlobRoles 'Microsoft.Authorization/roleAssignments@2022-04-01' 
   }
 ]
 
-resource operatorTableRoles 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
+resource operatorOnTables 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
   for (table, i) in operatorTables: {
     scope: runTables[i]
     name: guid(account.id, table, operatorPrincipalId, tableRole)
@@ -166,7 +182,7 @@ resource operatorTableRoles 'Microsoft.Authorization/roleAssignments@2022-04-01'
   }
 ]
 
-resource operatorQueueRoles 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
+resource operatorOnQueues 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
   for (queue, i) in operatorQueues: {
     scope: requestQueues[i]
     name: guid(account.id, queue, operatorPrincipalId, queueRole)

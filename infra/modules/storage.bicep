@@ -1,14 +1,5 @@
-// The account that holds leases, rows, the internal queue and the jobs' data; no key opens it.
-import { texts } from '../types.bicep'
-
-param location string
-param tags texts
+// What the toolkit needs in the storage account: containers, tables and the internal queue, by name.
 param name string
-
-@description('The account is there already: only what the toolkit needs in it is made.')
-param isThere bool
-
-param sku string
 
 @description('Blob containers of the toolkit.')
 param containers string[]
@@ -22,41 +13,8 @@ param requestQueue string
 @description('Container of the Function app\'s package; empty where there is none.')
 param packageContainer string
 
-param isPrivate bool
+@description('Where its logs go; empty leaves an account that was there already as it is.')
 param workspaceId string
-
-resource made 'Microsoft.Storage/storageAccounts@2025-06-01' = if (!isThere) {
-  name: name
-  location: location
-  tags: tags
-  kind: 'StorageV2'
-  sku: { name: sku }
-  properties: {
-    accessTier: 'Hot'
-    allowBlobPublicAccess: false
-    allowCrossTenantReplication: false
-    allowSharedKeyAccess: false
-    defaultToOAuthAuthentication: true
-    minimumTlsVersion: 'TLS1_2'
-    supportsHttpsTrafficOnly: true
-    publicNetworkAccess: isPrivate ? 'Disabled' : 'Enabled'
-    networkAcls: {
-      bypass: 'AzureServices'
-      defaultAction: isPrivate ? 'Deny' : 'Allow'
-    }
-  }
-}
-
-resource softDelete 'Microsoft.Storage/storageAccounts/blobServices@2025-06-01' = if (!isThere) {
-  parent: made
-  name: 'default'
-  properties: {
-    deleteRetentionPolicy: {
-      enabled: true
-      days: 7
-    }
-  }
-}
 
 resource account 'Microsoft.Storage/storageAccounts@2025-06-01' existing = {
   name: name
@@ -72,9 +30,6 @@ resource blobContainers 'Microsoft.Storage/storageAccounts/blobServices/containe
     parent: blobs
     name: container
     properties: { publicAccess: 'None' }
-    dependsOn: [
-      softDelete
-    ]
   }
 ]
 
@@ -87,9 +42,6 @@ resource runTables 'Microsoft.Storage/storageAccounts/tableServices/tables@2025-
   for table in tables: {
     parent: tableService
     name: table
-    dependsOn: [
-      made
-    ]
   }
 ]
 
@@ -103,14 +55,11 @@ resource requests 'Microsoft.Storage/storageAccounts/queueServices/queues@2025-0
   for queue in [requestQueue, '${requestQueue}-poison']: {
     parent: queueService
     name: queue
-    dependsOn: [
-      made
-    ]
   }
 ]
 
 // Who deleted what, and figures. A line for each read and write would be a line for each call the toolkit makes.
-resource blobLogs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if (!isThere) {
+resource blobLogs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if (!empty(workspaceId)) {
   scope: blobs
   name: 'runonce'
   properties: {
@@ -122,12 +71,9 @@ resource blobLogs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = i
       }
     ]
   }
-  dependsOn: [
-    softDelete
-  ]
 }
 
-resource tableLogs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if (!isThere) {
+resource tableLogs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if (!empty(workspaceId)) {
   scope: tableService
   name: 'runonce'
   properties: {
@@ -139,12 +85,9 @@ resource tableLogs 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = 
       }
     ]
   }
-  dependsOn: [
-    made
-  ]
 }
 
-resource figures 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if (!isThere) {
+resource figures 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if (!empty(workspaceId)) {
   scope: account
   name: 'runonce'
   properties: {
@@ -156,7 +99,4 @@ resource figures 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if
       }
     ]
   }
-  dependsOn: [
-    made
-  ]
 }

@@ -253,9 +253,8 @@ def test_every_resource_has_a_diagnostic_setting(sample: Infrastructure) -> None
     made = sample.main("both", useVirtualNetwork=True)
     watched = {d.body["scope"] for d in made.of("Microsoft.Insights/diagnosticSettings")}
     workspace = made.one("Microsoft.OperationalInsights/workspaces").id
-    assert {d.properties["workspaceId"] for d in made.of("Microsoft.Insights/diagnosticSettings")} == {
-        workspace
-    }
+    targets = {d.properties["workspaceId"] for d in made.of("Microsoft.Insights/diagnosticSettings")}
+    assert {f"/{target.partition('/providers/')[2]}" for target in targets} == {workspace}
     top = [r for r in made.resources if not r.existing and r.type.count("/") == 1 and "scope" not in r.body]
     left = {r.type for r in top if r.id not in watched}
     assert left == set(SPARED)

@@ -148,7 +148,44 @@ def unformatted(file: Path) -> Iterator[str]:
             yield f"{file.name}:{number}: {len(line)} characters"
 
 
-RULES = (untyped, named_modules, hidden_from_previews, old_versions, unformatted)
+def unused(file: Path) -> Iterator[str]:
+    """Parameters, variables and imports that nothing uses."""
+    root = parse(file)
+    uses = [text_of(n) for n in walk(root) if n.type == "identifier"]
+    for node in root.named_children:
+        names = []
+        if node.type in ("parameter_declaration", "variable_declaration"):
+            names = [name_of(node)]
+        if node.type == "import_functionality":
+            names = [text_of(n) for n in node.named_children if n.type == "identifier"]
+        for name in names:
+            if uses.count(name) < 2:
+                yield at(file, node, f"nothing uses {name}")
+
+
+def looked_up_too_early(file: Path) -> Iterator[str]:
+    """What is looked up in the template that makes it, or under a name that stands for nothing: neither is there."""
+    made, found = [], []
+    for node in parse(file).named_children:
+        if node.type != "resource_declaration":
+            continue
+        kind = (
+            text_of(next(c for c in node.named_children if c.type == "string")).strip("'").partition("@")[0]
+        )
+        name = properties(node).get("name")
+        entry = (kind, text_of(name) if name is not None else "")
+        if not any(c.type == "existing" for c in node.children):
+            made.append(entry)
+        else:
+            found.append((node, entry))
+    for node, entry in found:
+        if entry in made:
+            yield at(file, node, f"{name_of(node)} is made here too")
+        if "'none'" in entry[1] and node.named_children[-1].type != "if_statement":
+            yield at(file, node, f"{name_of(node)} may be none")
+
+
+RULES = (unused, looked_up_too_early, untyped, named_modules, hidden_from_previews, old_versions, unformatted)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
@@ -157,9 +194,14 @@ def test_every_template_keeps_the_rules(file: Path) -> None:
     assert [said for rule in RULES for said in rule(file)] == []
 
 
+SITE = "resource {} 'Microsoft.Web/sites@2025-05-01'{} = {{\n  name: {}\n}}\n"
 SEEDED = [
-    ("param tags object\n", "tags is any object"),
-    ("param jobs array = []\n", "jobs is any array"),
+    ("param tags string\n", "nothing uses tags"),
+    ("import { texts } from 'types.bicep'\n", "nothing uses texts"),
+    (SITE.format("r", "", "'r'") + SITE.format("s", " existing", "'r'"), "s is made here too"),
+    (SITE.format("s", " existing", "'none'"), "s may be none"),
+    ("param tags object\noutput x string = tags.a\n", "tags is any object"),
+    ("param jobs array = []\noutput x string = jobs[0]\n", "jobs is any array"),
     ("type entry = {\n  list: array\n}\n", "entry is any array"),
     ("module m 'inner.bicep' = {\n  name: 'm'\n  params: {\n    name: 'x'\n  }\n}\n", "module m is named"),
     (
@@ -168,10 +210,10 @@ SEEDED = [
     ),
     ("resource r 'Microsoft.Web/sites@2024-11-01' = {\n  name: 'r'\n}\n", "should be 2025-05-01"),
     ("resource r 'Microsoft.Cache/redis@2024-11-01' = {\n  name: 'r'\n}\n", "should be one in the table"),
-    ("var x = [for i in range(0, 3): i]\n", "a line of its own"),
-    ("var x = 1 \n", "white space"),
-    ("var x = 1\n\n", "one line end"),
-    (f"var x = {'concat(a, ' * 20}a{')' * 20}\n", "characters"),
+    ("output x int[] = [for i in range(0, 3): i]\n", "a line of its own"),
+    ("output x int = 1 \n", "white space"),
+    ("output x int = 1\n\n", "one line end"),
+    (f"output x string = {'concat(a, ' * 20}a{')' * 20}\n", "characters"),
 ]
 
 
