@@ -85,11 +85,11 @@ class Message:
             elif code == ANNOTATIONS:
                 message.annotations = values.map_of(value)
             elif code == PROPERTIES:
-                message.properties = section
+                message.properties = _section_start(PROPERTIES) + value
                 first = values.elements(value, limit=1)
                 message.message_id = first[0] if first and first[0] != values.NULL else None
             elif code == APPLICATION:
-                message.application = section
+                message.application = _section_start(APPLICATION) + value
             elif code != DELIVERY_ANNOTATIONS:  # those are for the next hop only, and the SDK sends them last
                 body.append(section)
         message.body = b"".join(body)
@@ -112,8 +112,9 @@ class Message:
         return len(self.properties) + len(self.application) + len(self.body)
 
     def live(self, seconds: float) -> None:
-        """Set the time to live that holds here, which is what receivers see."""
-        self.header = [*(self.header + [values.NULL] * 3)[:_TTL], values.uint32(int(1000 * seconds))]
+        """Set the time to live that holds here, which is what receivers see, up to the 49 days AMQP can say."""
+        milliseconds = min(int(1000 * seconds), 0xFFFFFFFF)
+        self.header = [*(self.header + [values.NULL] * 3)[:_TTL], values.uint32(milliseconds)]
 
     def property_fields(self) -> list[Raw]:
         """The fields of AMQP's properties, those at the end may be missing."""

@@ -592,7 +592,7 @@ def test_application_properties_arrive_and_survive_a_copy(bus_pipe: BusPipe, bus
 
 
 def test_bodies_that_are_not_bytes_are_delivered_as_their_text(bus_pipe: BusPipe, bus: Bus) -> None:
-    """An AMQP value, and a message without an id, are no reason for the consumer to fail."""
+    """An AMQP value, and a message whose sender gave it no id, are no reason for the consumer to fail."""
     to = make_handler(bus_pipe.queue())
     value = AmqpAnnotatedMessage(value_body={"id": 1})
     assert value.body_type == AmqpMessageBodyType.VALUE
@@ -604,7 +604,7 @@ def test_bodies_that_are_not_bytes_are_delivered_as_their_text(bus_pipe: BusPipe
     found = [r.delivery for r in receive(bus_pipe.inbox(to), 3)]
     assert b"id" in found[0].body
     assert found[1].body == b"two parts"
-    assert [d.message_id for d in found[:2]] == ["", ""]
+    assert len({d.message_id for d in found} - {""}) == 3, "the service names what has no id"
     assert [d.reschedules for d in found] == [0, 0, 0]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from azurite import launcher as npm
 from servicebus.launcher import Queue, Subscription, Topic
 from tests.support import javascript
 from tests.support.service_bus import broker_fixture
@@ -116,3 +117,18 @@ def test_sessions_are_refused_at_once(play: Scenario) -> None:
 def test_it_receives_what_is_filtered_and_forwarded(play: Scenario) -> None:
     """The queue behind a filtered subscription gets what passes, the other subscription everything."""
     assert play("transferred", "orders") == {"copy": {"n": 1}, "left": 0, "both": [{"n": 1}, {"n": 2}]}
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_a_missing_node_skips_and_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
+) -> None:
+    """Where Node cannot be had the tests are skipped with the reason; in CI they fail with it."""
+
+    def missing() -> None:
+        raise npm.CommandError("no Node here")
+
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(npm, "find_or_install_node", missing)
+    with pytest.raises(outcome, match="the JavaScript clients cannot be had: no Node here"):
+        javascript.node()

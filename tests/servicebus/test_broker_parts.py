@@ -96,6 +96,45 @@ def test_a_message_without_sections_gets_what_the_broker_adds() -> None:
     assert values.integer(again.header[4]) == 2
 
 
+@pytest.mark.parametrize("descriptor", ["53 73", "80 0000000000000073"])
+def test_sections_are_read_however_their_kind_is_written(descriptor: str) -> None:
+    """The kind of a section, in one byte or in eight, changes nothing about what is in it."""
+    fields = values.encode_list([values.string("id"), values.NULL, values.string("to")])
+    message = Message.sent(b"\x00" + bytes.fromhex(descriptor) + fields + b"\x00\x53\x75\xa0\x02hi")
+    assert message.property_fields() == [values.string("id"), values.NULL, values.string("to")]
+
+
+def test_a_message_without_an_id_gets_one_and_keeps_the_rest() -> None:
+    """Its other properties stay, and two messages get two ids."""
+    raw = b"\x00\x53\x73" + values.encode_list([values.NULL, values.NULL, values.string("to")])
+    first, second = Message.sent(raw), Message.sent(raw)
+    assert first.property_fields()[1:] == [values.NULL, values.string("to")]
+    assert first.property_fields()[0] == first.message_id != second.message_id
+
+
+def test_what_only_the_broker_says_of_a_message_is_not_taken_from_a_client() -> None:
+    """A copy of a received message does not carry its numbers, locks and source along; its schedule is the sender's."""
+    names = (
+        "sequence-number",
+        "locked-until",
+        "enqueued-time",
+        "deadletter-source",
+        "enqueue-sequence-number",
+    )
+    annotations = {
+        values.symbol(f"x-opt-{name}"): values.long(7) for name in (*names, "scheduled-enqueue-time")
+    }
+    message = Message.sent(b"\x00\x53\x72" + values.encode_map(annotations))
+    assert list(message.annotations) == [values.symbol("x-opt-scheduled-enqueue-time")]
+
+
+def test_a_long_life_is_said_as_far_as_amqp_can() -> None:
+    """A time to live of more than 49 days, which a header cannot hold, is shown as the longest it can."""
+    message = Message.sent(b"\x00\x53\x75\xa0\x02hi")
+    message.live(90 * 86_400)
+    assert message.time_to_live == 0xFFFFFFFF / 1000
+
+
 def _transfer(
     payload: bytes, message_format: int | None = None, *, more: bool = False, channel: int = 0
 ) -> bytes:

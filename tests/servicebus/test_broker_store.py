@@ -76,3 +76,17 @@ def test_a_client_waits_for_a_restarting_broker(tmp_path: Path) -> None:
         broker.restart()
         bus.sender("q").send_messages(ServiceBusMessage("b"))
         assert bus.drain("q", count=2) == ["a", "b"]
+
+
+def test_a_killed_broker_forwards_what_was_scheduled(tmp_path: Path) -> None:
+    """A message scheduled in a queue that forwards goes on when due, although the broker was killed meanwhile."""
+    with start([Queue("first", forward="last"), Queue("last")], folder=tmp_path) as broker:
+        with Bus(broker.connection_string) as bus:
+            at = datetime.now(UTC) + timedelta(seconds=3)
+            bus.sender("first").schedule_messages(ServiceBusMessage("x", message_id="m"), at)
+            broker.kill()
+        broker.restart()
+        assert broker.counts("first")["scheduled"] == 1
+        with Bus(broker.connection_string) as bus:
+            [message] = bus.receive("last")
+            assert (str(message), message.message_id) == ("x", "m")
