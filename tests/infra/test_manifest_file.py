@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 from runonce.hosts.discover import discover
-from runonce.hosts.functions.app import RECOVERY_SCHEDULE
-from runonce.hosts.manifest import RECOVERY_TIMER, make_manifest, to_text
+from runonce.hosts.manifest import make_manifest, to_text
+from runonce.hosts.purge import NAME as PURGE
 from tests.support.infrastructure import INFRA, ROOT
 
 
@@ -16,6 +20,19 @@ def test_the_committed_manifest_is_what_the_code_says() -> None:
     assert (INFRA / "jobs.json").read_text(encoding="utf-8") == made, "run `python -m runonce manifest`"
 
 
-def test_the_recovery_timer_is_the_functions_hosts() -> None:
-    """What the manifest says of the built-in recovery job is what the Functions host does."""
-    assert RECOVERY_TIMER == RECOVERY_SCHEDULE
+def test_every_timer_of_the_manifest_is_the_functions_hosts() -> None:
+    """What the manifest says of the timers, recovery's among them, is what the Function app registers."""
+    code = (
+        "import json; from function_app import app;"
+        "print(json.dumps({f.get_function_name(): f.get_trigger().schedule for f in app.get_functions()"
+        " if hasattr(f.get_trigger(), 'schedule')}))"
+    )
+    env = {**os.environ, "RUNONCE_STORAGE": "UseDevelopmentStorage=true", "RUNONCE_NAMESPACE": "shop-test"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((INFRA / "jobs.json").read_text(encoding="utf-8"))
+    entries = {e["name"]: e["functions_timer"] for e in (*manifest["jobs"], manifest["recovery"])}
+    # The toolkit's own purge needs no execution of its own on Container Apps: recovery's makes up for it there.
+    assert json.loads(done.stdout) == {**entries, PURGE: json.loads(done.stdout)[PURGE]}
