@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from runonce.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from runonce.stores.protocols import Value
 
@@ -70,10 +73,13 @@ class Batches(Generic[T]):
 class Staged(Protocol):
     """What is written together with a checkpoint: a ledger's entries since the last one."""
 
-    staged: dict[str, dict[str, Value]]
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be written."""
+        ...
 
-    def written(self) -> None:
-        """They are committed."""
+    def taken(self) -> AbstractContextManager[Mapping[str, Mapping[str, Value]]]:
+        """Take out what one commit writes; it is put back when the block raises."""
         ...
 
 
@@ -91,6 +97,7 @@ class Checkpoint:
         """Items done, by the name of the `batches` loop."""
         self.loops: set[str] = set()
         """Names of the `batches` loops this attempt has begun."""
+        self._lock = threading.Lock()  # one save at a time, each made of what the one before it left
 
     def load(self, default: Any = None) -> Any:
         """What `save` kept last, by this attempt or an earlier one; `default` when nothing was."""
@@ -119,22 +126,44 @@ class Checkpoint:
                 f"{self._who}: a checkpoint of {size} characters of JSON is over "
                 f"{LONGEST_CHECKPOINT}; keep a position in it, and the data in a blob."
             )
-        self._save(text, self.progress)
+        with self._lock:
+            self._save(text, self.progress)
 
     def flush(self) -> None:
         """Write the ledger entries recorded since the last time, and leave the checkpoint as it is; at most one call.
 
         For a run that stops in mid-batch and knows which of its effects have happened. Raises as `save` does.
         """
-        if self._ledger is not None and self._ledger.staged:
-            self._save(self._text, self.progress)
+        with self._lock:
+            if self._ledger is not None and not self._ledger.is_empty:
+                self._save(self._text, self.progress)
 
     def commit(self, loop: str, done: int) -> None:
         """Keep how far a `batches` loop has come."""
-        self._save(self._text, {**self.progress, loop: done})
+        with self._lock:
+            self._save(self._text, {**self.progress, loop: done})
+
+    def end(self, write: Callable[[Mapping[str, Mapping[str, Value]]], None]) -> None:
+        """Let the run's end write the last entries, after any save that is under way.
+
+        Args:
+            write: Is given what goes with the end. Entries that are too many for one commit, after saves that failed,
+                are written before.
+
+        Raises as `save` and `write` do.
+        """
+        with self._lock:
+            while True:
+                with self._taken() as entries:
+                    if self._ledger is None or self._ledger.is_empty:
+                        write(entries)
+                        return
+                    self._write(self._text, self.progress, entries)
 
     def _save(self, text: str, progress: dict[str, int]) -> None:
-        self._write(text, progress, {} if self._ledger is None else self._ledger.staged)
+        with self._taken() as entries:
+            self._write(text, progress, entries)
         self._text, self.progress = text, progress
-        if self._ledger is not None:
-            self._ledger.written()
+
+    def _taken(self) -> AbstractContextManager[Mapping[str, Mapping[str, Value]]]:
+        return nullcontext({}) if self._ledger is None else self._ledger.taken()

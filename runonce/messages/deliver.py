@@ -199,11 +199,12 @@ class Deliverer:
         owner = f"{handler.name}/{row.key}".encode("ascii", "backslashreplace").decode()
 
         def save(checkpoint: str, progress: Mapping[str, int], _: object) -> None:
-            check_outbox(handler.name, rights.outbox)
-            claim.save(checkpoint, progress, outbox=rights.outbox, follow_ups=rights.follow_ups)
+            outbox, follow_ups = rights.noted()
+            check_outbox(handler.name, outbox)
+            claim.save(checkpoint, progress, outbox=outbox, follow_ups=follow_ups)
             # What cannot be sent now goes with the next checkpoint, or the end, or the next attempt.
             if self._send_outbox(handler, delivery, claim.row) is None:
-                rights.outbox.clear()
+                del rights.outbox[: len(outbox)]  # others may have been added since
 
         rights = Rights(
             claim=claim,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ class Rights:
     """Follow-ups that are not known to be sent; begins with what an earlier attempt left."""
     follow_ups: int = 0
     """How many there were so far, in this attempt and up to the checkpoint it began from."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def follow_up(self, handler: Handler, body: Any, key: str | None) -> None:
         """Put a follow-up into the outbox."""
@@ -43,5 +45,11 @@ class Rights:
                 f"Handler {self.claim.row.handler}: message.enqueue came after message.commit, which sends what was "
                 f"enqueued before it; swap the two."
             )
-        self.outbox.append(follow_up(self.claim.row, self.follow_ups, handler, body, key))
-        self.follow_ups += 1
+        with self.lock:
+            self.outbox.append(follow_up(self.claim.row, self.follow_ups, handler, body, key))
+            self.follow_ups += 1
+
+    def noted(self) -> tuple[list[Mapping[str, Any]], int]:
+        """The follow-ups so far and their count, of one moment."""
+        with self.lock:
+            return list(self.outbox), self.follow_ups

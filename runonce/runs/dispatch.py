@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from runonce.clock import Clock
     from runonce.runs.definition import ScheduledJob
     from runonce.settings import Settings
-    from runonce.stores.protocols import Stores
+    from runonce.stores.protocols import Stores, Value
 
 log = logging.getLogger("runonce.runs.dispatch")
 
@@ -331,8 +331,9 @@ class Dispatcher:
             retry_at = self.clock.now() + timedelta(seconds=wait)
         error = "" if result.error is None else told(result.error)
         # What no checkpoint took along goes with the outcome, so that a death cannot come between the two.
-        entries = started.run.ledger.staged if result.outcome is Outcome.SUCCEEDED else {}
-        try:
+        succeeded = result.outcome is Outcome.SUCCEEDED
+
+        def finish(entries: Mapping[str, Mapping[str, Value]]) -> None:
             started.claim.finish(
                 result.outcome,
                 reason=result.reason[:LONGEST_TEXT],
@@ -340,10 +341,17 @@ class Dispatcher:
                 retry_at=retry_at,
                 entries=entries,
             )
+
+        try:
+            if succeeded:
+                started.run.checkpoint.end(finish)
+            else:
+                finish({})
         except (LeaseLost, Fenced) as lost:
             return Result(result.job, result.fire_time, Outcome.ABANDONED, str(lost), result.attempt, lost)
         except (AlreadyRecordedError, StoreError) as trouble:
-            if entries and not isinstance(trouble, StoreUnavailableError):
+            with_entries = succeeded and not started.run.ledger.is_empty
+            if with_entries and not isinstance(trouble, StoreUnavailableError):
                 return self._record(started, self._judge(started, trouble))  # the entries were refused
             reason = f"ended as {result.outcome}, which could not be recorded: {trouble}"
             return Result(result.job, result.fire_time, Outcome.UNKNOWN, reason, result.attempt, trouble)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from runonce.errors import InputError
@@ -11,7 +14,7 @@ from runonce.stores.columns import LONGEST_KEY, column_problem
 from runonce.stores.protocols import MAX_TRANSACTION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
     from runonce.execution.blobs import Blobs
@@ -113,8 +116,10 @@ class Ledger:
     def __init__(self, registry: Registry, job: str) -> None:
         self._registry = registry
         self._job = job
+        self._lock = threading.Lock()
         self.staged: dict[str, dict[str, Value]] = {}
-        """Entries by key that the next commit writes."""
+        """Entries by key that no commit has taken yet."""
+        self._under_way: frozenset[str] = frozenset()
 
     def record(self, key: str, **values: Value) -> None:
         """Record an effect; written in one transaction with the checkpoint or batch that comes next.
@@ -140,13 +145,14 @@ class Ledger:
                 raise InputError(
                     f"Job {self._job}: ledger entry {key!r} has {name}={value!r:.80}: {problem}."
                 )
-        if key in self.staged:
-            raise InputError(f"Job {self._job}: ledger key {key!r} is recorded twice in one batch.")
-        if len(self.staged) >= MAX_ENTRIES:
-            raise InputError(
-                f"Job {self._job}: more than {MAX_ENTRIES} ledger entries in one batch; use smaller batches."
-            )
-        self.staged[key] = {"key": key, **values}
+        with self._lock:
+            if key in self.staged or key in self._under_way:
+                raise InputError(f"Job {self._job}: ledger key {key!r} is recorded twice in one batch.")
+            if len(self.staged) >= MAX_ENTRIES:
+                raise InputError(
+                    f"Job {self._job}: more than {MAX_ENTRIES} ledger entries in one batch; use smaller batches."
+                )
+            self.staged[key] = {"key": key, **values}
 
     def entries(self) -> Iterator[dict[str, Value]]:
         """Every entry ever committed for the job, by key, as {"key": …, column: value, …}."""
@@ -157,6 +163,23 @@ class Ledger:
         """The keys of all committed entries; one storage call for each 1,000."""
         return {str(entry["key"]) for entry in self.entries()}
 
-    def written(self) -> None:
-        """The staged entries are committed."""
-        self.staged = {}
+    @property
+    def is_empty(self) -> bool:
+        """Whether no entry waits for a commit."""
+        return not self.staged
+
+    @contextmanager
+    def taken(self) -> Iterator[Mapping[str, Mapping[str, Value]]]:
+        """Take out as many entries as one commit writes; they are put back when it fails."""
+        with self._lock:
+            entries = dict(islice(self.staged.items(), MAX_ENTRIES))
+            self.staged = {key: entry for key, entry in self.staged.items() if key not in entries}
+            self._under_way = frozenset(entries)
+        try:
+            yield entries
+        except BaseException:
+            with self._lock:
+                self.staged = {**entries, **self.staged}
+            raise
+        finally:
+            self._under_way = frozenset()

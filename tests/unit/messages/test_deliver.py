@@ -839,6 +839,26 @@ def test_a_rerun_sends_the_same_ids(bench: Workbench) -> None:
     assert [sent.message_id for sent in bench.sent] == first_ids
 
 
+def test_follow_ups_made_during_a_save_are_sent_too(bench: Workbench) -> None:
+    """What a handler enqueues while its checkpoint's follow-ups are being sent is sent with what comes next."""
+
+    class Meanwhile(MemorySender):
+        def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
+            if not self.sent:
+                body.calls[0].enqueue(MAIL, {"mail": "meanwhile"})
+            super().send(entity, messages)
+
+    def steps(message: Message) -> None:
+        message.enqueue(MAIL, {"mail": "first"})
+        message.checkpoint.save(1)
+        message.enqueue(MAIL, {"mail": "last"})
+
+    body, sender = Doing(steps), Meanwhile()
+    assert isinstance(host_of(bench, sender=sender).deliver(handling(body), delivery()), Complete)
+    assert [sent.json["mail"] for sent in sender.sent] == ["first", "meanwhile", "last"]
+    assert len({sent.message_id for sent in sender.sent}) == 3
+
+
 def test_too_many_follow_ups_are_told(bench: Workbench) -> None:
     """Follow-ups that do not fit on the row fail the handler with the remedy, and leave no claim behind."""
     one = handling(Doing(lambda m: m.enqueue(MAIL, "x" * 31_000)), retries=0)
