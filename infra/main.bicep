@@ -8,7 +8,7 @@ import { resourceNames, resourcesThere, texts } from 'types.bicep'
 @description('Name of the azd environment; the resource group and all names derive from it.')
 param environmentName string
 
-// Where Flex Consumption is offered; Container Apps are offered in each of them.
+// Where Flex Consumption is offered. Container Apps are in nearly all of these, and say so where they are not.
 @allowed([
   'australiaeast'
   'australiasoutheast'
@@ -71,7 +71,15 @@ param useVirtualNetwork bool = false
 @description('Spreads the plan, the environment (in a virtual network) and a Premium registry over availability zones.')
 param zoneRedundant bool = false
 
-@allowed(['', 'Standard_LRS', 'Standard_ZRS', 'Standard_GRS', 'Standard_GZRS', 'Standard_RAGRS', 'Standard_RAGZRS'])
+@allowed([
+  ''
+  'Standard_LRS'
+  'Standard_ZRS'
+  'Standard_GRS'
+  'Standard_GZRS'
+  'Standard_RAGRS'
+  'Standard_RAGZRS'
+])
 @description('Redundancy of the storage account. Default: zone-redundant where the region has zones, else locally.')
 param storageSku string = ''
 
@@ -412,6 +420,8 @@ module alerts 'modules/alerts.bicep' = {
     email: alertEmail
     workspaceId: workspaceId
     serviceBusName: usesServiceBus ? named.serviceBusNamespace : ''
+    applicationInsightsName: named.applicationInsights
+    containerAppsEnvironmentName: named.containerAppsEnvironment
     jobs: manifest.jobs
     namespace: chosenNamespace
     monthlyBudget: monthlyBudget

@@ -15,6 +15,11 @@ param workspaceId string
 @description('Empty where there is no Service Bus.')
 param serviceBusName string
 
+@description('Whose lines are this deployment\'s, in a workspace that others may share.')
+param applicationInsightsName string
+
+param containerAppsEnvironmentName string
+
 @description('The manifest\'s jobs.')
 param jobs scheduledJob[]
 
@@ -31,7 +36,9 @@ var lines = 'union isfuzzy=true (AppTraces | project TimeGenerated, Text = Messa
 
 // What may be "-" is read as text: where one column does not have its type, `parse` empties all of them.
 var audited = '${lines} | where Text contains "runonce.audit namespace=${namespace} " | parse Text with * " job=" Job:string " state=" State:string " overdue=" Overdue:long " expected=" Expected:string " last=" Last:string " outcome=" Outcome:string " finished=" Finished:string'
-var failures = '${lines} | where Text matches regex @"\\[[a-z][a-z0-9_-]* [0-9TZ:-]+ #[0-9]+\\] (failed|unknown): " | parse Text with * "[" Job:string " " *'
+// A run's own line does not name its namespace, so it is asked for where it comes from.
+var ownLines = 'union isfuzzy=true (AppTraces | where _ResourceId endswith "/${applicationInsightsName}" | project TimeGenerated, Text = Message), (ContainerAppConsoleLogs | where _ResourceId endswith "/${containerAppsEnvironmentName}" | project TimeGenerated, Text = Log)'
+var failures = '${ownLines} | where Text matches regex @"\\[[a-z][a-z0-9_-]* [0-9TZ:-]+ #[0-9]+\\] (failed|unknown): " | parse Text with * "[" Job:string " " *'
 
 var jobQueries = [
   {

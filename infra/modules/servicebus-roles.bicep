@@ -37,14 +37,8 @@ var subscriptionRoles = filter(queueRoles, grant => (grant.role != dataSender))
 var senders = filter([functionsIdentity, jobsIdentity], name => (!empty(name)))
 var operatorRoles = empty(operatorPrincipalId) ? [] : [dataReceiver, dataSender]
 
-var queueGrants = flatten(map(
-  queues,
-  queue => (map(queueRoles, grant => ({ entity: queue, holder: grant.holder, role: grant.role })))
-))
-var subscriptionGrants = flatten(map(
-  subscriptions,
-  one => (map(subscriptionRoles, grant => ({ entity: one, holder: grant.holder, role: grant.role })))
-))
+var queueGrants = flatten(map(queues, one => (map(queueRoles, to => ({ entity: one, to: to })))))
+var subscriptionGrants = flatten(map(subscriptions, one => (map(subscriptionRoles, to => ({ entity: one, to: to })))))
 var topicGrants = flatten(map(topics, topic => (map(senders, holder => ({ entity: topic, holder: holder })))))
 var operatorQueueGrants = flatten(map(queues, queue => (map(operatorRoles, role => ({ entity: queue, role: role })))))
 var operatorSubscriptions = empty(operatorPrincipalId) ? [] : subscriptions
@@ -77,13 +71,13 @@ resource subscriptionEntities 'Microsoft.ServiceBus/namespaces/topics/subscripti
 
 resource queueHolders 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' existing = [
   for grant in queueGrants: {
-    name: grant.holder
+    name: grant.to.holder
   }
 ]
 
 resource subscriptionHolders 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' existing = [
   for grant in subscriptionGrants: {
-    name: grant.holder
+    name: grant.to.holder
   }
 ]
 
@@ -96,11 +90,11 @@ resource topicHolders 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-
 resource onQueues 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
   for (grant, i) in queueGrants: {
     scope: queueEntities[indexOf(queues, grant.entity)]
-    name: guid(namespace.id, 'queue', grant.entity, queueHolders[i].id, grant.role)
+    name: guid(namespace.id, 'queue', grant.entity, queueHolders[i].id, grant.to.role)
     properties: {
       principalId: queueHolders[i].properties.principalId
       principalType: 'ServicePrincipal'
-      roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', grant.role)
+      roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', grant.to.role)
     }
   }
 ]
@@ -108,11 +102,11 @@ resource onQueues 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
 resource onSubscriptions 'Microsoft.Authorization/roleAssignments@2022-04-01' = [
   for (grant, i) in subscriptionGrants: {
     scope: subscriptionEntities[indexOf(subscriptions, grant.entity)]
-    name: guid(namespace.id, grant.entity.topic, grant.entity.subscription, subscriptionHolders[i].id, grant.role)
+    name: guid(namespace.id, grant.entity.topic, grant.entity.subscription, subscriptionHolders[i].id, grant.to.role)
     properties: {
       principalId: subscriptionHolders[i].properties.principalId
       principalType: 'ServicePrincipal'
-      roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', grant.role)
+      roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', grant.to.role)
     }
   }
 ]

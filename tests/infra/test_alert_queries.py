@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from runonce.runs.dispatch import Result
 
 NAMESPACE = "shop-production"
+NAMES = {"applicationInsights": "appi-shop", "containerAppsEnvironment": "cae-shop"}
 START = datetime(2026, 11, 2, 11, 0, 30, tzinfo=UTC)
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -87,6 +88,8 @@ class World(logging.Handler):
         settings = Settings(self.namespace, StorageConnection())
         self.dispatcher = Dispatcher(self.jobs, memory_stores(self.clock), settings, self.clock, host="test")
         self.rows: list[dict[str, Any]] = []
+        kind, name = ("managedenvironments", "CAE-shop") if self.console else ("components", "appi-shop")
+        self.resource = f"/subscriptions/0/resourcegroups/rg/providers/microsoft/{kind}/{name}"
         self.body: Callable[[Run], None] = succeed
         self.formatter = _Line("%(asctime)s %(levelname)-7s %(message)s")
         World.current = self
@@ -105,7 +108,7 @@ class World(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record) if self.console else record.getMessage()
         column = "Log" if self.console else "Message"
-        self.rows.append({"TimeGenerated": self.clock.now(), column: text})
+        self.rows.append({"TimeGenerated": self.clock.now(), column: text, "_ResourceId": self.resource})
 
     def tick(self, minutes: int, every: int = 1) -> None:
         """Let time pass; recovery ticks in each minute."""
@@ -133,7 +136,7 @@ class World(logging.Handler):
 
 
 def rules_of(folder: Path, source: str = SOURCE) -> tuple[dict[str, str], dict[str, timedelta]]:
-    made = with_jobs(folder, source).main("both", namespace=NAMESPACE)
+    made = with_jobs(folder, source).main("both", namespace=NAMESPACE, names=NAMES)
     rules = {r.name.removeprefix("alert-"): r for r in made.of("Microsoft.Insights/scheduledQueryRules")}
     spans = {"H": "hours", "M": "minutes"}
     windows = {}
@@ -231,6 +234,17 @@ def test_a_failed_run_is_named(world: World) -> None:
     world.rows = [row for row in world.rows if row not in by_its_line]
     assert world.all_fired() == {"failed-runs": ["hourly"]}, "by the audit's line alone"
     world.tick(15)
+    assert world.all_fired() == {}
+
+
+def test_a_neighbours_failure_is_the_neighbours(world: World) -> None:
+    """A run that failed in another deployment, which logs to the same workspace, is not named here."""
+    world.until(NOON)
+    world.body = fail
+    world.run(NOON)
+    world.clock.advance(60)
+    for row in world.rows:
+        row["_ResourceId"] += "-staging"
     assert world.all_fired() == {}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.infrastructure import FILES, ROOT, Infrastructure, with_jobs
+from tests.support.infrastructure import FILES, ROOT, Infrastructure, entity_read_by, with_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +108,7 @@ def test_the_scaler_can_read_the_length_of_whatever_a_handler_reads(
     made = sample.main(path)
     bus = made.one("Microsoft.ServiceBus/namespaces").name
     owned = {scope.partition(f"/{bus}/")[2] for role, scope in of(made, holder) if role == "Bus Owner"}
-    read = {h["queue"] or f"{h['topic']}/{h['subscription']}" for h in sample.manifest["handlers"]}
+    read = set(map(entity_read_by, sample.manifest["handlers"]))
     assert owned == read
 
 

@@ -95,6 +95,13 @@ def parameters_from(file: str, environment: dict[str, str]) -> dict[str, Any]:
     return {name: entry["value"] for name, entry in entries.items()}
 
 
+def entity_read_by(handler: dict[str, Any]) -> str:
+    """The queue of a manifest's handler, or its subscription where that does not forward to one."""
+    if handler["queue"] and (not handler["subscription"] or handler.get("forward", True)):
+        return handler["queue"]
+    return f"{handler['topic']}/{handler['subscription']}"
+
+
 def environment_of(job: Resource) -> dict[str, str]:
     """The variables of a Container Apps job."""
     (container,) = job.properties["template"]["containers"]
@@ -119,6 +126,7 @@ __all__ = [
     "ROOT",
     "Infrastructure",
     "Later",
+    "entity_read_by",
     "environment_of",
     "parameters_from",
     "settings_of",

@@ -237,6 +237,7 @@ class _Reader:
         right = self.value()
         compare: dict[str, Callable[[Any, Any], bool]] = {
             "contains": lambda a, b: b.lower() in a.lower(),
+            "endswith": lambda a, b: a.lower().endswith(b.lower()),
             "==": lambda a, b: type(a) is type(b) and a == b,
             ">": lambda a, b: a > b,
             "<": lambda a, b: a < b,
