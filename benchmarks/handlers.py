@@ -32,7 +32,8 @@ from azure.storage.queue import QueueClient  # noqa: E402
 
 from runonce import Message, handler  # noqa: E402
 from runonce.clock import SystemClock  # noqa: E402
-from runonce.messages.deliver import Deliverer  # noqa: E402
+from runonce.hosts.discover import Discovered  # noqa: E402
+from runonce.hosts.runtime import Runtime  # noqa: E402
 from runonce.messages.plan import Arrival, first  # noqa: E402
 from runonce.messages.sending import outgoing  # noqa: E402
 from runonce.settings import Settings, StorageConnection  # noqa: E402
@@ -102,13 +103,10 @@ class Toolkit:
         transport = StorageTransport(settings.storage, VISIBILITY)
         self._settings = settings
         self._transport = transport
-        self._deliverer = Deliverer(
-            azure_stores(settings, read_timeout=60),
-            transport.sender(),
-            settings,
-            SystemClock(),
-            host="benchmark",
-        )
+        stores = azure_stores(settings, read_timeout=60)
+        self._deliverer = Runtime(
+            settings, found=Discovered(), stores=stores, transport=transport, host="benchmark"
+        ).deliverer
 
     def work(self, queue: str, messages: int) -> None:
         """Handle that many messages."""
@@ -166,7 +164,9 @@ SIDES: dict[str, Any] = {"toolkit": Toolkit, "bare": Bare}
 def alone(messages: int) -> float:
     """Milliseconds of CPU that the toolkit itself takes for each message: the same with stores in memory."""
     settings, clock = Settings("alone", StorageConnection("UseDevelopmentStorage=true")), SystemClock()
-    deliverer = Deliverer(memory_stores(clock), MemorySender(), settings, clock, host="benchmark")
+    stores, sender = memory_stores(clock), MemorySender()
+    parts = Runtime(settings, found=Discovered(), stores=stores, clock=clock, sender=sender, host="benchmark")
+    deliverer = parts.deliverer
     one = invoices("any")
     sent = [outgoing(one, body(number)) for number in range(messages)]
     deliveries = [Delivery(message.body, message.message_id) for message in sent]
