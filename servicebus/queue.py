@@ -227,10 +227,11 @@ class MessageQueue:
         """Wait for the message's time, or make it ready."""
         if message.state is State.SCHEDULED:
             self._broker.timers.at(message.due, partial(self._come_due, message))
-        elif message.state is State.ACTIVE:
+            return
+        if message.state is State.ACTIVE:
             self._make_ready(message)
-            if message.expires:
-                self._broker.timers.at(message.expires, partial(self._expire, message))
+        if message.expires:
+            self._broker.timers.at(message.expires, partial(self._expire, message))
 
     def _make_ready(self, message: Message) -> None:
         """Let the message be delivered; a relay does something else here."""
@@ -247,8 +248,8 @@ class MessageQueue:
 
     def _expire(self, message: Message) -> None:
         here = self._messages.get(message.sequence_number) is message
-        if not here or message.lock or message.state is not State.ACTIVE:
-            return  # a locked message gets its turn when the lock ends: see _take
+        if not here or message.lock or message.state is State.SCHEDULED:
+            return  # a locked message gets its turn when the lock ends: see _take and _give_back
         if self._settings.dead_letter_expired and self.dead_letters:
             self._bury(message, "TTLExpiredException", "The message expired and was dead lettered.")
         else:
@@ -278,6 +279,8 @@ class MessageQueue:
             self._broker.store.update(self.name, message)
         if message.state is State.ACTIVE:
             self._make_ready(message)
+        elif message.expires and message.expires <= now():
+            self._expire(message)
 
     # Delivery
 

@@ -78,6 +78,25 @@ def test_an_expired_message_is_dead_lettered_if_declared(broker: Broker, bus: Bu
     bus.receiver("expiring", dead=True).complete_message(dead)
 
 
+def test_a_deferred_message_expires(broker: Broker, bus: Bus) -> None:
+    """A message put off past its time to live moves to the dead-letter queue, also if it is locked by then."""
+    message = ServiceBusMessage("x", time_to_live=timedelta(seconds=2))
+    bus.sender("expiring").send_messages([message, ServiceBusMessage("y", time_to_live=timedelta(seconds=2))])
+    left, locked = bus.receive("expiring", 2)
+    for each in (left, locked):
+        bus.receiver("expiring").defer_message(each)
+    [locked] = bus.receiver("expiring").receive_deferred_messages(locked.sequence_number)
+    [dead] = bus.receive("expiring", dead=True)
+    assert (str(dead), dead.dead_letter_reason) == ("x", "TTLExpiredException")
+    assert broker.counts("expiring")["locked"] == 1
+    bus.receiver("expiring").abandon_message(locked)
+    [later] = bus.receive("expiring", dead=True)
+    assert (str(later), later.dead_letter_reason) == ("y", "TTLExpiredException")
+    for each in (dead, later):
+        bus.receiver("expiring", dead=True).complete_message(each)
+    assert sum(broker.counts("expiring").values()) == 0
+
+
 def test_a_queue_limits_the_time_to_live(broker: Broker, bus: Bus) -> None:
     """A queue's own limit holds for messages that name none or a longer one; expired, they vanish."""
     bus.sender("vanishing").send_messages(
