@@ -40,6 +40,10 @@ def every_second(run: Run) -> None:
 async def every_second_async(run: Run) -> None:
     run.log.info("at work too")
 
+@scheduled("* * * * * *")
+def asked_for(run: Run) -> None:
+    run.log.info("asked for")
+
 @scheduled("0 0 0 29 2 *", time_zone="America/New_York")
 def leap_day(run: Run) -> None:
     raise AssertionError("it is not due")
@@ -121,6 +125,7 @@ def test_every_job_handler_and_internal_function_is_indexed(
     assert set(bindings) == {
         "every_second",
         "every_second_async",
+        "asked_for",
         "leap_day",
         "failing",
         "exiting",
@@ -191,10 +196,10 @@ def test_a_job_that_calls_sys_exit_is_answered(host: FunctionsHost) -> None:
 def test_a_request_runs_its_fire_time(host: FunctionsHost, module_settings: Settings, stores: Stores) -> None:
     """A message of the internal queue runs the fire time it names, which no timer of now would."""
     fire_time = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
-    body = json.dumps({"job": "every_second", "fire_time": to_text(fire_time), "why": "asked"})
+    body = json.dumps({"job": "asked_for", "fire_time": to_text(fire_time), "why": "asked"})
     done = host.invoke("runonce_requests", queue(body))
     assert done.success
-    found = read_run(registry(module_settings, stores), "every_second", fire_time)
+    found = read_run(registry(module_settings, stores), "asked_for", fire_time)
     assert found is not None
     assert (found[0].outcome, found[0].by) == ("succeeded", "request")
 
