@@ -6,7 +6,6 @@ changes nothing, and rows it commits with its claim are rolled back with it.
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +21,7 @@ from runonce.errors import (
 from runonce.execution.owned import Owned
 from runonce.messages.plan import Arrival, Claimable, Settle, Verdict, decide, finished, first
 from runonce.messages.rows import MessageRow, State, decode_message, effect_key, place
-from runonce.stores.columns import column_problem, encode
+from runonce.stores.columns import encode
 from runonce.stores.protocols import Insert, Replace, Row
 
 if TYPE_CHECKING:
@@ -230,7 +229,6 @@ class MessageClaim(Owned[tuple[MessageRow]]):
     def done(
         self,
         *,
-        result: str = "",
         outbox: Sequence[Mapping[str, Any]] = (),
         effects: Mapping[str, Mapping[str, Value]] | None = None,
     ) -> None:
@@ -245,9 +243,7 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         """
         now = self._registry.clock.now()
         self._change(
-            lambda row: replace(
-                finished(self._handler, row, State.DONE, now), result=result, outbox=tuple(outbox)
-            ),
+            lambda row: replace(finished(self._handler, row, State.DONE, now), outbox=tuple(outbox)),
             effects or {},
         )
 
@@ -319,18 +315,3 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         return (
             f"Handler {self._handler.name}, message {self.row.message_id}: it committed a row {key!r} before."
         )
-
-
-def result_text(value: Any, handler: str) -> str:
-    """A handler's result as it is kept.
-
-    Raises:
-        InputError: It is not JSON, or too long.
-    """
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"Handler {handler}: keep_result needs a JSON result: {error}.") from error
-    if (problem := column_problem("result", text)) is not None:
-        raise InputError(f"Handler {handler}: its result is too long to be kept: {problem}.")
-    return text

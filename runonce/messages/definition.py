@@ -53,7 +53,6 @@ class Handler:
     """Seconds a finished claim is kept."""
     max_runtime: float | None
     concurrency: int
-    keep_result: bool
     arguments: tuple[Any, ...]
     """For each parameter of the function: a pydantic model class, or None for the message."""
 
@@ -93,7 +92,6 @@ def handler(
     retention: float | timedelta = timedelta(days=30),
     max_runtime: float | timedelta | None = timedelta(minutes=4),
     concurrency: int = 8,
-    keep_result: bool = False,
 ) -> Callable[[Callable[..., Awaitable[Any] | Any]], Handler]:
     """Handle the messages of a queue or a topic's subscription, each with one effect however often it comes.
 
@@ -120,7 +118,6 @@ def handler(
             days, the time a message may wait in the queue and then be replayed.
         max_runtime: Seconds (or a timedelta) one message may take; None means no limit.
         concurrency: Messages handled at the same time by one local host or `work` process.
-        keep_result: Keep what the function returns (JSON), for whoever delivers a duplicate.
 
     Raises:
         DefinitionError: An argument cannot work; the message names the handler, the value and the remedy.
@@ -169,7 +166,6 @@ def handler(
             retention=kept,
             max_runtime=None if max_runtime is None else checked_seconds(job, "max_runtime", max_runtime),
             concurrency=concurrency,
-            keep_result=keep_result,
             arguments=_arguments(job, body),
         )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
@@ -38,7 +37,7 @@ from runonce.execution.log import run_logger
 from runonce.execution.registry import Registry
 from runonce.execution.stop import StopSignal
 from runonce.messages.backoff import backoff
-from runonce.messages.claim import Delivered, MessageClaim, claim_message, result_text
+from runonce.messages.claim import Delivered, MessageClaim, claim_message
 from runonce.messages.heartbeat import Heartbeats
 from runonce.messages.message import BadMessageError, Message
 from runonce.messages.reading import Prepared, prepare
@@ -185,7 +184,7 @@ class Deliverer:
         if isinstance(settlement, Complete) and row is not None:
             if row.outbox and (trouble := self._send_outbox(handler, delivery, row)) is not None:
                 return trouble
-            return Complete(duplicate=True, result=_kept(row))
+            return Complete(duplicate=True)
         if isinstance(settlement, DeadLetter):
             log.error("handler %s, message %s: %s", handler.name, delivery.message_id, settlement.description)
         return settlement
@@ -212,7 +211,6 @@ class Deliverer:
             blobs=Blobs(self.stores.blobs, self.settings.namespace, owner, row.token, claim.check),
             checkpoint=Checkpoint(f"Handler {handler.name}", save, row.checkpoint, row.progress),
             log=run_logger(handler.name, f"message {row.message_id}", row.attempt),
-            keep=lambda result: result_text(result, handler.name) if handler.keep_result else "",
             outbox=list(row.outbox),
             follow_ups=row.follow_ups,
         )
@@ -283,12 +281,11 @@ class Deliverer:
             return self._followed_up(working, result)
         if error is None:
             try:
-                kept = working.rights.keep(result)
                 check_outbox(working.handler.name, working.rights.outbox)
-            except InputError as misuse:  # what the handler returned or sends cannot be kept
+            except InputError as misuse:  # what the handler sends cannot be kept
                 error = misuse
             else:
-                claim.done(result=kept, outbox=working.rights.outbox)
+                claim.done(outbox=working.rights.outbox)
                 return self._followed_up(working, result)
         settlement = self._not_done(working, error)
         if _done(claim):  # by a message.commit that got no answer
@@ -370,10 +367,6 @@ class Deliverer:
 
 def _done(claim: MessageClaim) -> bool:
     return claim.row.state is State.DONE
-
-
-def _kept(row: MessageRow) -> Any:
-    return json.loads(row.result) if row.result else None
 
 
 def _asking(handler: Handler, message: Message) -> Callable[[MessageRow], bool | None] | None:

@@ -207,7 +207,7 @@ class Message:
         """
         return Batches(f"Handler {self.handler}", self.check, self.checkpoint, items, size=size, name=name)
 
-    def commit(self, effects: Mapping[str, Mapping[str, Value]], result: Any = None) -> None:
+    def commit(self, effects: Mapping[str, Mapping[str, Value]]) -> None:
         """Write rows of your own and mark the message done, in one transaction: both, or neither.
 
         It closes the one gap an idempotent handler otherwise has, between its effect and the record of it.
@@ -216,7 +216,6 @@ class Message:
         Args:
             effects: Rows by name, each {column: text, number or boolean}; at most 99. `runonce.effects` reads
                 them.
-            result: As the handler's return value, where keep_result is set.
 
         Raises:
             LeaseLost, Fenced: The message or its lock is somebody else's by now; nothing was written.
@@ -228,7 +227,7 @@ class Message:
         if isinstance(rights.stop.cause, LeaseLost) and rights.claim.held:
             raise LeaseLost(str(rights.stop.cause))  # its lock: somebody else may be in there
         check_outbox(self.handler, rights.outbox)
-        rights.claim.done(result=rights.keep(result), outbox=rights.outbox, effects=effects)
+        rights.claim.done(outbox=rights.outbox, effects=effects)
 
     def enqueue(self, handler: Handler, body: Any, *, key: str | None = None) -> None:
         """Send a follow-up message once this one is done, or a checkpoint after it is kept.

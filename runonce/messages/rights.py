@@ -28,8 +28,6 @@ class Rights:
     blobs: Blobs
     checkpoint: Checkpoint
     log: RunLogger
-    keep: Any
-    """Turns a result into the text that is kept, or ""."""
     outbox: list[Mapping[str, Any]] = field(default_factory=list)
     """Follow-ups that are not known to be sent; begins with what an earlier attempt left."""
     follow_ups: int = 0

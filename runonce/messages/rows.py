@@ -69,8 +69,6 @@ class MessageRow(Columns):
     expires_at: datetime | None = None
     checkpoint: str = ""
     progress: Mapping[str, int] = field(default_factory=dict)
-    result: str = ""
-    """JSON of what the handler returned, where that is kept; "" is nothing kept, "null" is None."""
     follow_ups: int = 0
     """How many follow-up messages were committed with checkpoints; the next one's ordinal."""
     outbox: tuple[Mapping[str, Any], ...] = ()

@@ -12,7 +12,7 @@ class Complete:
 
     duplicate: bool = False
     result: Any = None
-    """What the handler returned, now or (with keep_result) when it ran."""
+    """What the handler returned, where it ran just now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from runonce.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from runonce.messages.claim import Delivered, MessageClaim, claim_message, result_text
+from runonce.messages.claim import Delivered, MessageClaim, claim_message
 from runonce.messages.rows import MessageRow, State
 from runonce.testing import Workbench
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
@@ -101,13 +101,13 @@ def test_a_first_delivery_is_claimed_in_one_call(world: World) -> None:
 
 def test_finished_work_is_known_in_one_call(world: World) -> None:
     """A redelivery reads first, so finished work costs one call."""
-    world.claimed().done(result="7")
+    world.claimed().done(outbox=[{"to": "q", "id": "x", "body": "{}"}])
     world.boundary.calls.clear()
     made = world.claim(redelivered=True)
     assert not isinstance(made, MessageClaim)
     assert made[0] == Complete(duplicate=True)
     assert made[1] is not None
-    assert made[1].result == "7"
+    assert [sent["id"] for sent in made[1].outbox] == ["x"]
     assert world.boundary.calls == ["get"]
 
 
@@ -483,18 +483,3 @@ def test_a_sign_of_life_does_not_wait_for_a_write(world: World) -> None:
         world.boundary.calls.clear()
         pool.submit(claim.beat).result(timeout=5)
     assert world.boundary.calls == []
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "null"), (0, "0"), (False, "false"), ("", '""'), ([], "[]")]
-)
-def test_a_falsy_result_is_a_result(value: object, text: str) -> None:
-    """What a handler returns is kept as JSON, falsy or not."""
-    assert result_text(value, "send_invoice") == text
-
-
-@pytest.mark.parametrize("value", [object(), {1, 2}, b"x", "x" * 40_000])
-def test_what_cannot_be_kept_is_told(value: object) -> None:
-    """A result that is no JSON, or longer than a column, is the handler's mistake and is named as such."""
-    with pytest.raises(InputError, match="send_invoice"):
-        result_text(value, "send_invoice")

@@ -27,7 +27,7 @@ def test_defaults_are_those_of_a_careful_person() -> None:
     assert (made.name, made.queue, made.subscription, made.key) == ("plain", "invoices", None, None)
     assert (made.retry.retries, made.retry.delay, made.on_abandoned) == (5, 10.0, "rerun")
     assert made.retention == timedelta(days=30).total_seconds()
-    assert (made.max_runtime, made.concurrency, made.keep_result, made.lock) == (240.0, 8, False, None)
+    assert (made.max_runtime, made.concurrency, made.lock) == (240.0, 8, None)
 
 
 def test_a_definition_is_frozen() -> None:

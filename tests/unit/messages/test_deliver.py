@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.faults import Boundary, Fault, PassingClock
-from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_of, row_of, silence
+from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_of, raw_row, row_of, silence
 
 from runonce.errors import (
     AlreadyRecordedError,
@@ -118,30 +118,15 @@ def test_two_keys_are_two_messages(bench: Workbench) -> None:
     assert len(body.calls) == 4
 
 
-@pytest.mark.parametrize("result", [None, 0, False, "", [], {}, {"invoice": 7}, "text"])
-def test_a_kept_result_is_given_to_duplicates(bench: Workbench, result: Any) -> None:
-    """With keep_result whoever delivers a duplicate gets what the handler returned, falsy values too."""
-    one = handling(Doing(result), keep_result=True)
+@pytest.mark.parametrize("result", [None, 0, False, "", [], {"invoice": 7}, object(), "x" * 40_000])
+def test_a_result_is_shown_once_and_not_stored(bench: Workbench, result: Any) -> None:
+    """What a handler returns, whatever it is, is its caller's to see; nothing of it is kept for a duplicate."""
+    one = handling(Doing(result))
     assert bench.deliver(one, BODY) == Complete(result=result)
-    assert bench.deliver(one, BODY) == Complete(duplicate=True, result=result)
-
-
-def test_a_result_is_not_kept_unasked(bench: Workbench) -> None:
-    """Without keep_result nothing of the result is stored."""
-    one = handling(Doing("secret"))
-    bench.deliver(one, BODY)
-    assert row_of(bench, one).result == ""
-    assert bench.deliver(one, BODY) == Complete(duplicate=True, result=None)
-
-
-@pytest.mark.parametrize("result", [object(), "x" * 40_000])
-def test_a_result_that_cannot_be_kept_fails_visibly(bench: Workbench, result: Any) -> None:
-    """A result that cannot be kept is the handler's failure with its reason, and no trouble with the table."""
-    one = handling(Doing(result), keep_result=True, retries=0)
-    settlement = dead(bench.deliver(one, BODY))
-    assert settlement.reason == "Failed"
-    assert "InputError" in settlement.description
-    assert row_of(bench, one).state is State.FAILED
+    stored = raw_row(bench, one)
+    assert stored is not None
+    assert "result" not in stored.values
+    assert bench.deliver(one, BODY) == Complete(duplicate=True)
 
 
 # -- busy, takeover, death ----------------------------------------------------------------------------------
@@ -924,7 +909,7 @@ def test_nothing_of_a_body_is_logged(bench: Workbench, caplog: pytest.LogCapture
 
 
 def test_an_async_handler_has_the_same_outcomes(bench: Workbench) -> None:
-    """An async handler completes, replays its result, fails, and is put aside, as a plain one does."""
+    """An async handler completes, is recognised, fails, and is dead-lettered, as a plain one does."""
     steps: list[Any] = [7, ValueError("no"), PermanentError("never")]
 
     async def body(_: Message) -> Any:
@@ -934,9 +919,9 @@ def test_an_async_handler_has_the_same_outcomes(bench: Workbench) -> None:
             raise step
         return step
 
-    one = handling(body, keep_result=True)
+    one = handling(body)
     assert bench.deliver(one, BODY) == Complete(result=7)
-    assert bench.deliver(one, BODY) == Complete(duplicate=True, result=7)
+    assert bench.deliver(one, BODY) == Complete(duplicate=True)
     rescheduled(bench.deliver(one, {"id": "B"}))
     assert dead(bench.deliver(one, {"id": "C"})).reason == "Failed"
 

@@ -49,7 +49,6 @@ FULL = MessageRow(
     checkpoint='{"at":1}',
     progress={"lines": 7},
     follow_ups=5,
-    result="null",
     outbox=({"to": "q", "id": "x", "body": "{}"},),
     replays=("2026-01-01T00:00:00Z",),
 )
