@@ -34,9 +34,8 @@ param cpu string = '0.5'
 @description('Memory of an execution; 2 Gi for each core.')
 param memory string = '1Gi'
 
-@minValue(1)
-@description('Most executions of a handler at a time.')
-param maxExecutions int = 10
+@description('Most executions of a handler at a time, as text.')
+param maxExecutions string = '10'
 
 @description('Cores of recovery\'s executions: it looks, and runs here what another host left unfinished.')
 param recoveryCpu string = '0.25'
@@ -195,7 +194,7 @@ resource eventJobs 'Microsoft.App/jobs@2026-01-01' = [
           replicaCompletionCount: 1
           scale: {
             minExecutions: 0
-            maxExecutions: maxExecutions
+            maxExecutions: int(maxExecutions)
             pollingInterval: 15
             rules: [
               {

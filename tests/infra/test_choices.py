@@ -265,7 +265,7 @@ def test_every_resource_has_a_diagnostic_setting(sample: Infrastructure) -> None
 
 def test_a_handler_has_as_many_executions_as_told(sample: Infrastructure) -> None:
     """A limit on executions protects what they call, as one on instances does."""
-    for job in sample.jobs(maxExecutions=3).of("Microsoft.App/jobs"):
+    for job in sample.jobs(maxExecutions="3").of("Microsoft.App/jobs"):
         trigger = job.properties["configuration"].get("eventTriggerConfig")
         assert trigger is None or trigger["scale"]["maxExecutions"] == 3
 

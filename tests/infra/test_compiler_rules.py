@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -250,6 +251,18 @@ def test_a_type_has_the_keys_that_the_manifest_has(sample: Infrastructure) -> No
             assert wanted <= set(entry) <= set(types[name]), f"infra/types.bicep: {name}"
             for key, value in entry.items():
                 assert types[name][key].rstrip("?") == kinds[type(value)], key
+
+
+def test_the_compiler_is_asked_for_the_same() -> None:
+    """Where there is a compiler, in an editor or in CI, it is told to look at what these rules look at."""
+    rules = json.loads((INFRA / "bicepconfig.json").read_text())["analyzers"]["core"]["rules"]
+    assert set(rules) == {
+        "no-module-name",
+        "use-recent-api-versions",
+        "use-resource-id-functions",
+        "use-user-defined-types",
+        "what-if-short-circuiting",
+    }
 
 
 def test_modules_are_handed_names_and_not_outputs() -> None:

@@ -341,6 +341,14 @@ def test_both_hosts_are_given_the_same_settings_of_the_jobs(sample: Infrastructu
     assert {name: functions[name] for name in own} == own
 
 
+def test_the_deploy_step_is_given_text_alone() -> None:
+    """A parameter of jobs.bicep is text, or has a default: what azd passes there comes from environment variables."""
+    for node in parse_bicep(INFRA / "jobs.bicep").named_children:
+        if node.type == "parameter_declaration":
+            (kind,) = [text_of(c) for c in node.named_children if c.type == "type"]
+            assert kind == "string", text_of(node)
+
+
 def test_the_deploy_step_needs_nothing_that_provisioning_does_not_give() -> None:
     """Every variable of jobs.parameters.json is an output of main.bicep, or azd's own."""
     outputs = {

@@ -389,6 +389,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "format": lambda text, *values: text.format(*map(_as_text, values)),
     "guid": _hash,
     "indexOf": lambda items, item: items.index(item),
+    "int": int,
     "items": lambda value: [{"key": k, "value": v} for k, v in sorted(value.items())],
     "join": lambda items, between: between.join(items),
     "json": json.loads,
