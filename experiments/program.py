@@ -133,8 +133,8 @@ def _checked_invoices(invoices: Path | None) -> Path:
             f"--invoices {path}: {reason}; give a CSV file with the columns "
             f"InvoiceId,CustomerId,InvoiceDate,BillingCountry,Total."
         ) from error
-    discover(JOBS).job("invoice_run")  # puts the folder on the path, and says so when the job does not load
-    shared: Any = import_module("_invoices")
+    discover(JOBS).job("invoice_run")  # says so when the job does not load
+    shared: Any = import_module("jobs._invoices")
     shared.read_invoices(text, f"--invoices {path}")
     return path
 

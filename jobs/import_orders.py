@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import hashlib
 
-from _bodies import name
-from _invoices import amount, read_invoices
-from send_invoice import send_invoice
-
+from jobs._bodies import name
+from jobs._invoices import amount, read_invoices
+from jobs.send_invoice import send_invoice
 from runonce import InputError, Message, handler
 
 BATCH = 50

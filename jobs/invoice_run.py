@@ -18,12 +18,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from _invoices import amount, read_invoices
-
+from jobs._invoices import amount, read_invoices
 from runonce import PermanentError, Run, scheduled
 
 if TYPE_CHECKING:
-    from _invoices import Invoice
+    from jobs._invoices import Invoice
 
 INPUT = "invoices.csv"
 BATCH = 10

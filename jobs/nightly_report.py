@@ -7,14 +7,13 @@ import io
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from _invoices import amount, read_invoices
-
+from jobs._invoices import amount, read_invoices
 from runonce import Run, scheduled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from _invoices import Invoice
+    from jobs._invoices import Invoice
 
 INPUT = "invoices.csv"
 

@@ -13,8 +13,7 @@ import json
 import re
 from collections import defaultdict
 
-from _bodies import name
-
+from jobs._bodies import name
 from runonce import Message, handler
 
 WORD = re.compile(r"\w{2,40}")

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import hashlib
 
-from _bodies import amount, name
-
+from jobs._bodies import amount, name
 from runonce import Message, handler
 
 

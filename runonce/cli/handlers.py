@@ -16,7 +16,9 @@ def print_handlers(found: Discovered) -> None:
     made = output.table("Handler", "Messages of", "Key")
     for one in _sorted(found):
         made.add_row(
-            output.styled((one.name, "bold"), (f"\n{one.summary or found.files[one.name].name}", "dim")),
+            output.styled(
+                (one.name, "bold"), (f"\n{one.summary or found.files[one.name].as_posix()}", "dim")
+            ),
             output.styled((one.entity, ""), (f"\nlock {one.lock}" if one.lock else "", "dim")),
             _key(one),
         )
@@ -30,7 +32,7 @@ def listed_handlers(found: Discovered) -> list[dict[str, Any]]:
         {
             "name": one.name,
             "summary": one.summary,
-            "file": found.files[one.name].name,
+            "file": found.files[one.name].as_posix(),
             "queue": one.queue if one.subscription is None else "",
             "topic": "" if one.subscription is None else one.queue,
             "subscription": one.subscription or "",

@@ -43,7 +43,7 @@ def list_jobs(ctx: typer.Context, as_json: Json = False) -> None:
     found, now = context.runtime.found, context.runtime.clock.now()
     jobs = sorted(found.jobs.values(), key=lambda job: job.name)
     if as_json:
-        listed = [_listed(job, found.files[job.name].name, now) for job in jobs]
+        listed = [_listed(job, found.files[job.name].as_posix(), now) for job in jobs]
         broken = [str(error) for error in found.broken]
         output.print_json({"jobs": listed, "handlers": listed_handlers(found), "broken_files": broken})
     elif jobs:
@@ -62,7 +62,7 @@ def _jobs_table(jobs: list[ScheduledJob], found: Discovered, now: datetime) -> A
     for job in jobs:
         upcoming = job.schedule.next(now)
         made.add_row(
-            output.styled((job.name, "bold"), (f"\n{job.summary or found.files[job.name].name}", "dim")),
+            output.styled((job.name, "bold"), (f"\n{job.summary or found.files[job.name].as_posix()}", "dim")),
             output.styled((job.schedule.expression, ""), (f"\n{job.schedule.time_zone}", "dim")),
             "never"
             if upcoming is None

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
 from runonce.errors import DefinitionError
+from runonce.execution.noted import note
 from runonce.execution.options import (
     OnAbandoned,
     Retry,
@@ -55,6 +56,9 @@ class Handler:
     concurrency: int
     arguments: tuple[Any, ...]
     """For each parameter of the function: a pydantic model class, or None for the message."""
+
+    def __post_init__(self) -> None:
+        note(self)
 
     def __call__(self, *arguments: Any) -> Awaitable[Any] | Any:
         """Call the function itself, with no claim: for tests of its logic."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from runonce.errors import DefinitionError
+from runonce.execution.noted import note
 from runonce.execution.options import (
     OnAbandoned,
     Retry,
@@ -47,6 +48,9 @@ class ScheduledJob:
     on_abandoned: OnAbandoned
     history_days: int | None = None
     """Days its runs are kept; None is RUNONCE_HISTORY_DAYS."""
+
+    def __post_init__(self) -> None:
+        note(self)
 
     def __call__(self, run: Run) -> Awaitable[None] | None:
         """Call the function itself, with no lease and no claim: for tests of its logic."""

@@ -6,7 +6,6 @@ And nothing else suffers: the other jobs are there, the host goes on, what was k
 from __future__ import annotations
 
 import logging
-import sys
 import textwrap
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from runonce.hosts.discover import discover
 from runonce.runs.rows import Outcome
 from runonce.settings import Settings
 from runonce.testing import Workbench
+from tests.support.job_files import job_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -218,18 +218,15 @@ JOB_FILES = table(
 )
 
 
+GOOD_FILES = (("a_good", "good"), ("z_good", "also_good"))
+
+
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[Path]:
     """A jobs folder with a good file before and one after the bad one; what importing it leaves is put back."""
-    path, modules = list(sys.path), set(sys.modules)
-    folder = tmp_path / "jobs"
-    folder.mkdir()
-    for file, name in (("a_good.py", "good"), ("z_good.py", "also_good")):
-        (folder / file).write_text(f'{HEAD}@scheduled("{NIGHTLY}")\ndef {name}(run): ...\n', encoding="utf-8")
-    yield folder
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
+    good = {file: f'{HEAD}@scheduled("{NIGHTLY}")\ndef {name}(run): ...\n' for file, name in GOOD_FILES}
+    with job_files(tmp_path / "jobs", **good) as folder:
+        yield folder
 
 
 @JOB_FILES

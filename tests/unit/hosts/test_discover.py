@@ -4,12 +4,14 @@ import builtins
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from runonce.errors import JobFileError, SettingsError, UnknownJobError
 from runonce.hosts.discover import discover
+from tests.support.job_files import job_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,19 +29,8 @@ GOOD = """
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Make a jobs folder of files given as name=source; what importing it leaves behind is put back."""
-    path, modules = list(sys.path), set(sys.modules)
-
-    def make(**files: str) -> Path:
-        jobs = tmp_path / "jobs"
-        jobs.mkdir(exist_ok=True)
-        for name, source in files.items():
-            (jobs / f"{name}.py").write_text(textwrap.dedent(source), encoding="utf-8")
-        return jobs
-
-    yield make
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
+    with ExitStack() as stack:
+        yield lambda **files: stack.enter_context(job_files(tmp_path / "jobs", **files))
 
 
 def test_each_files_jobs_are_found(folder: Callable[..., Path]) -> None:
@@ -62,11 +53,11 @@ def test_an_empty_folder_has_no_jobs(folder: Callable[..., Path]) -> None:
 
 
 def test_files_with_an_underscore_are_helpers(folder: Callable[..., Path]) -> None:
-    """A file whose name begins with an underscore is not looked into, and job files may import it."""
+    """A file whose name begins with an underscore is no job file; what it defines is its importer's."""
     jobs = folder(
         _shared=GOOD.format(name="hidden") + "\n    WHEN = '0 0 4 * * *'\n",
         job="""
-            from _shared import WHEN, hidden
+            from ._shared import WHEN, hidden
             from runonce import scheduled
 
             @scheduled(WHEN)
@@ -75,14 +66,17 @@ def test_files_with_an_underscore_are_helpers(folder: Callable[..., Path]) -> No
     )
     found = discover(jobs)
     assert found.broken == []
-    assert list(found.jobs) == ["visible"]
+    assert {name: file.name for name, file in found.files.items()} == {
+        "hidden": "job.py",
+        "visible": "job.py",
+    }
     assert found.jobs["visible"].schedule.expression == "0 0 4 * * *"
 
 
 def test_a_job_imported_from_another_file_is_that_files(folder: Callable[..., Path]) -> None:
     """A file that imports another's job does not define it a second time."""
     jobs = folder(
-        a=GOOD.format(name="mine"), b="from a import mine\n" + textwrap.dedent(GOOD.format(name="yours"))
+        a=GOOD.format(name="mine"), b="from .a import mine\n" + textwrap.dedent(GOOD.format(name="yours"))
     )
     found = discover(jobs)
     assert found.broken == []
@@ -98,7 +92,7 @@ def test_a_file_imported_from_another_is_the_same_one(
         **{
             imported: "import builtins\nbuiltins.executed = getattr(builtins, 'executed', 0) + 1\n"
             + textwrap.dedent(GOOD.format(name="mine")),
-            importing: f"from {imported} import mine\nSAME = mine\n"
+            importing: f"from .{imported} import mine\nSAME = mine\n"
             + textwrap.dedent(GOOD.format(name="yours")),
         }
     )
@@ -109,7 +103,7 @@ def test_a_file_imported_from_another_is_the_same_one(
         del builtins.executed  # type: ignore[attr-defined]
     assert found.broken == []
     assert {name: file.stem for name, file in found.files.items()} == {"mine": imported, "yours": importing}
-    assert sys.modules[f"runonce_jobs.{importing}"].SAME is found.jobs["mine"]
+    assert sys.modules[f"jobs.{importing}"].SAME is found.jobs["mine"]
 
 
 def test_a_second_name_for_the_same_job_is_one_job(folder: Callable[..., Path]) -> None:
@@ -146,7 +140,7 @@ def test_a_broken_file_is_logged_and_leaves_no_module(
     """A broken file is told in the log with its line, and half of a module does not stay importable."""
     discover(folder(bad="x = 1\ny = 1/0\n"))
     assert "bad.py, line 2 could not be imported: ZeroDivisionError" in caplog.text
-    assert "runonce_jobs.bad" not in sys.modules
+    assert "jobs.bad" not in sys.modules
 
 
 def test_a_broken_file_gives_none_of_its_jobs(folder: Callable[..., Path]) -> None:
