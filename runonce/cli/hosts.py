@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 import typer
 
@@ -12,6 +11,7 @@ from runonce.cli import output, times
 from runonce.cli.exits import Exit
 from runonce.schedules.host_ticks import Comparison, compare
 from runonce.schedules.zones import SECOND
+from runonce.schedules.zones import zone as zone_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -65,7 +65,7 @@ def _table(job: ScheduledJob, made: Comparison) -> None:
 
 
 def _offset(change: datetime, zone: str, *, before: bool = False) -> str:
-    return f"{(change - SECOND if before else change).astimezone(ZoneInfo(zone)):%z}"
+    return f"{(change - SECOND if before else change).astimezone(zone_of(zone)):%z}"
 
 
 def _json(job: ScheduledJob, made: Comparison) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _json(job: ScheduledJob, made: Comparison) -> dict[str, Any]:
         "ticks": [
             {
                 "utc": tick.at,
-                "local": tick.at.astimezone(ZoneInfo(job.schedule.time_zone)).isoformat(),
+                "local": tick.at.astimezone(zone_of(job.schedule.time_zone)).isoformat(),
                 "due": tick.due,
                 "functions": tick.functions,
                 "container_apps": tick.container_apps,

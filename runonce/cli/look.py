@@ -3,7 +3,6 @@
 from datetime import datetime
 from itertools import pairwise
 from typing import Annotated, Any
-from zoneinfo import ZoneInfo
 
 import typer
 
@@ -16,6 +15,7 @@ from runonce.cli.hosts import Host, show_hosts
 from runonce.hosts.discover import Discovered
 from runonce.runs.definition import ScheduledJob
 from runonce.schedules.schedule import Schedule
+from runonce.schedules.zones import zone
 
 KINDS = {
     True: (
@@ -152,7 +152,7 @@ def _fire_times_json(job: ScheduledJob, fire_times: list[datetime]) -> dict[str,
         "fire_times": [
             {
                 "utc": fire_time,
-                "local": fire_time.astimezone(ZoneInfo(schedule.time_zone)).isoformat(),
+                "local": fire_time.astimezone(zone(schedule.time_zone)).isoformat(),
                 "oddity": schedule.oddity(fire_time),
             }
             for fire_time in fire_times
@@ -181,6 +181,5 @@ def _changed_offsets(fire_times: list[datetime], time_zone: str) -> set[datetime
     return {
         later
         for earlier, later in pairwise(fire_times)
-        if earlier.astimezone(ZoneInfo(time_zone)).utcoffset()
-        != later.astimezone(ZoneInfo(time_zone)).utcoffset()
+        if earlier.astimezone(zone(time_zone)).utcoffset() != later.astimezone(zone(time_zone)).utcoffset()
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
+
+from runonce.schedules.zones import zone
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -21,10 +22,15 @@ def read_instant(text: str, time_zone: str) -> tuple[datetime, str]:
             f"{text!r} is not an ISO 8601 instant; write 2026-11-29T03:00:00Z, 2026-11-29T03:00+03:00, or "
             f"2026-11-29T03:00 for the time in {time_zone}"
         ) from None
-    if given.tzinfo is not None:
-        return given.astimezone(UTC), ""
-    local = given.replace(tzinfo=ZoneInfo(time_zone))
-    instant = local.astimezone(UTC)
+    local = given if given.tzinfo is not None else given.replace(tzinfo=zone(time_zone))
+    try:
+        instant = local.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(
+            f"{text!r} is beyond the calendar in UTC; give an instant in the years 1 to 9999"
+        ) from None
+    if local is given:
+        return instant, ""
     if instant.astimezone(local.tzinfo).replace(tzinfo=None) != given:
         raise ValueError(f"the clocks in {time_zone} skipped {given}; give the instant with its offset")
     remark = f"{text} has no offset: read as the time in {time_zone}, {to_utc(instant)}"
@@ -40,7 +46,7 @@ def to_utc(instant: datetime) -> str:
 
 def to_local(instant: datetime, time_zone: str) -> str:
     """Sun 2026-11-29 03:00 +03, with seconds and the offset's minutes where there are any."""
-    local = instant.astimezone(ZoneInfo(time_zone))
+    local = instant.astimezone(zone(time_zone))
     offset = f"{local:%z}"
     minutes = "" if offset[3:] == "00" else f":{offset[3:5]}"
     return f"{local:%a %Y-%m-%d} {local:{'%H:%M:%S' if local.second else '%H:%M'}} {offset[:3]}{minutes}"

@@ -7,7 +7,7 @@ more often than the job fires; `Schedule.snap` finds nothing due at such a tick,
 from __future__ import annotations
 
 from calendar import monthrange
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from runonce.errors import ScheduleError
@@ -81,8 +81,9 @@ def _utc_values(schedule: Schedule, at: datetime) -> Sequence[AbstractSet[int]]:
     the fire times have in that field, and nothing else.
     """
     fields = schedule.fields
-    first = at.astimezone(UTC).replace(microsecond=0, tzinfo=None)
-    spans = list(zones.spans(schedule.time_zone, first, first + timedelta(days=366 * YEARS_AHEAD)))
+    ahead = timedelta(days=366 * YEARS_AHEAD)
+    until = zones.naive_utc(at, ahead)
+    spans = list(zones.spans(schedule.time_zone, until - ahead, until))
     if not any(span.offset for span in spans):
         return fields.values
     wanted: list[set[int]] = [set() for _ in ncrontab.KINDS]

@@ -57,12 +57,11 @@ def compare(schedule: Schedule, at: datetime, *, job: str | None = None) -> Comp
         refusal = str(error)
     change = next_change(schedule.time_zone, at)
     middle = change or at
-    before = (
-        list(islice(schedule.newest_first(middle - HORIZON, middle - zones.SECOND), SIDE)) if change else []
+    opens, start, closes = (
+        zones.naive_utc(middle, by).replace(tzinfo=UTC) for by in (-HORIZON, -zones.SECOND, HORIZON)
     )
-    after = list(
-        schedule.fire_times(middle - zones.SECOND, middle + HORIZON, limit=SIDE if change else 2 * SIDE)
-    )
+    before = list(islice(schedule.newest_first(opens, start), SIDE)) if change else []
+    after = list(schedule.fire_times(start, closes, limit=SIDE if change else 2 * SIDE))
     shown = sorted([*before, *after])
     if not shown:
         return Comparison(functions, cron, refusal, change, ())
@@ -79,8 +78,8 @@ def compare(schedule: Schedule, at: datetime, *, job: str | None = None) -> Comp
 
 def next_change(time_zone: str, at: datetime) -> datetime | None:
     """The next instant at which the zone's clocks change."""
-    first = at.astimezone(UTC).replace(microsecond=0, tzinfo=None)
-    for span in zones.spans(time_zone, first, first + HORIZON):
+    first = zones.naive_utc(at)
+    for span in zones.spans(time_zone, first, zones.naive_utc(at, HORIZON)):
         if span.start > first:
             return span.start.replace(tzinfo=UTC)
     return None

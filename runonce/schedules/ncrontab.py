@@ -215,7 +215,7 @@ def _value(kind: Kind, item: str, text: str, expression: str) -> int:
         remedy = f"Use a number from {kind.low} to {kind.high}"
         raise _refusal(kind, item, expression, "is out of range", remedy)
     for number, name in enumerate(kind.names, start=kind.low):
-        if text.lower() in (name.lower(), name[:3].lower()):
+        if text and name.lower().startswith(text.lower()):  # the first of them: NCrontab reads "Ju" as June
             return number
     known = f"a number from {kind.low} to {kind.high}"
     if kind.names:

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
-from zoneinfo import ZoneInfo
 
 from runonce.errors import ScheduleError
 from runonce.schedules import ncrontab, zones
-from runonce.schedules.zones import SECOND
+from runonce.schedules.zones import SECOND, naive_utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +97,7 @@ class Schedule:
         Raises:
             ValueError: A datetime has no time zone.
         """
-        return islice(self._forward(_naive_utc(after), _naive_utc(until)), limit)
+        return islice(self._forward(naive_utc(after), naive_utc(until)), limit)
 
     def newest_first(self, after: datetime, until: datetime) -> Iterator[datetime]:
         """The same fire times as `fire_times`, from the newest backwards: costs what is taken, however many.
@@ -113,17 +112,17 @@ class Schedule:
         Raises:
             ValueError: A datetime has no time zone.
         """
-        return self._backward(_naive_utc(after), _naive_utc(until))
+        return self._backward(naive_utc(after), naive_utc(until))
 
     def next(self, after: datetime) -> datetime | None:
-        """The first fire time after an instant (aware); None if there is none within 45 years."""
-        return next(self.fire_times(after, after + _HORIZON), None)
+        """The first fire time after an instant (aware); None if there is none within 45 years, or the calendar ends."""
+        return next(self._forward(naive_utc(after), naive_utc(after, _HORIZON)), None)
 
     def previous(self, at: datetime) -> datetime | None:
         """The last fire time at or before an instant (aware); None if there is none within 45 years."""
         # Nearly every schedule has one within the month; only the others pay for a longer look.
         for reach in (timedelta(days=32), timedelta(days=400), _HORIZON):
-            for fire_time in self.newest_first(at - reach, at):
+            for fire_time in self._backward(naive_utc(at, -reach), naive_utc(at)):
                 return fire_time
         return None
 
@@ -148,16 +147,17 @@ class Schedule:
         late = LATE if tolerance is None else tolerance
         if late < timedelta():
             raise ValueError(f"tolerance {tolerance} is negative; give how late a tick may be")
-        coming = next(self.fire_times(tick, tick + EARLY, limit=1), None)
+        now = naive_utc(tick)
+        coming = next(self._forward(now, naive_utc(tick, EARLY)), None)
         # Beyond EARLY the last one cannot be nearer than the coming one, nor beyond `late` be meant.
-        last = next(self.newest_first(tick - max(late, EARLY) - SECOND, tick), None)
+        last = next(self._backward(naive_utc(tick, -max(late, EARLY) - SECOND), now), None)
         if coming is not None and (last is None or coming - tick < tick - last):
             return coming
         return last if last is not None and tick - last <= late else None
 
     def oddity(self, fire_time: datetime) -> str | None:
         """What clock changes did to a fire time, in a few words for people; None on every ordinary day."""
-        instant = _naive_utc(fire_time)
+        instant = naive_utc(fire_time)
         if not self.is_interval:
             walk = _Walk(self.fields)
             for piece in self._pieces(walk, instant - SECOND, instant):
@@ -166,7 +166,7 @@ class Schedule:
                     reading = _reading(piece.moved_from, unlike=arrival)
                     verb = "also stands for" if walk.at_or_after(arrival) == arrival else "moved from"
                     return f"clocks went forward: {verb} {reading}"
-        local = fire_time.astimezone(ZoneInfo(self.time_zone))
+        local = instant.replace(tzinfo=UTC).astimezone(zones.zone(self.time_zone))
         if local.utcoffset() != local.replace(fold=1 - local.fold).utcoffset():
             return f"clocks went back: {'second' if local.fold else 'first'} of two {_reading(local)}s"
         return None
@@ -262,20 +262,11 @@ class _Walk:
         return self._step("get_prev", local, datetime.min)  # noqa: DTZ901
 
     def _step(self, method: str, local: datetime, otherwise: datetime) -> datetime:
-        from croniter import CroniterBadDateError  # noqa: PLC0415 - as above
-
         try:
             found: datetime = getattr(self._croniter, method)(start_time=local)
-        except CroniterBadDateError:
+        except (ValueError, OverflowError):  # none within 50 years, or the calendar ends before it
             return otherwise
         return found
-
-
-def _naive_utc(moment: datetime) -> datetime:
-    """UTC without its tzinfo and cut to the second, in which form all the arithmetic is done."""
-    if moment.utcoffset() is None:
-        raise ValueError(f"{moment!r} has no time zone; pass an aware datetime, such as one in UTC")
-    return moment.astimezone(UTC).replace(microsecond=0, tzinfo=None)
 
 
 def _reading(local: datetime, unlike: datetime | None = None) -> str:

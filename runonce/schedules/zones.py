@@ -6,10 +6,12 @@ Instants here are naive datetimes in UTC, which compare and subtract several tim
 from __future__ import annotations
 
 import re
-import zoneinfo
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache, lru_cache
+from io import BytesIO
+from pkgutil import get_data
 from typing import TYPE_CHECKING, NamedTuple
+from zoneinfo import ZoneInfo
 
 from runonce.errors import ScheduleError
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
+_EDGE = datetime.min + DAY  # noqa: DTZ901 - naive UTC, see above
+FIRST = _EDGE + 3 * DAY
+LAST = datetime.max.replace(microsecond=0) - 4 * DAY  # noqa: DTZ901
+"""Fire times come in between, so that no local time and no look around a change of clocks leaves the calendar."""
 
 
 class Change(NamedTuple):
@@ -38,43 +44,79 @@ class Span(NamedTuple):
 
 
 def check(name: object) -> None:
-    """Makes sure a time zone exists on this machine.
+    """Makes sure there is such a time zone.
 
     Raises:
-        ScheduleError: The name is not that of an IANA time zone.
+        ScheduleError: The name is not that of an IANA time zone, or the zones are not installed.
     """
-    if not _exists(name):
+    if name == "UTC":
+        return
+    if not names():
+        raise ScheduleError(
+            f"time zone {name!r} cannot be looked up, for the package tzdata is not installed. Install it "
+            f"(`pip install tzdata`); runonce reads no other zone data, so that all hosts agree."
+        )
+    if not isinstance(name, str) or name not in names():
         raise ScheduleError(f"time zone {name!r} is not known. {_suggestion(name)}")
 
 
-def _exists(name: object) -> bool:
-    # "localtime" is a file beside the zones on some systems: another zone on every machine.
-    if not isinstance(name, str) or name == "localtime":
-        return False
-    try:
-        zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        return False
-    return True
-
-
 def _suggestion(name: object) -> str:
-    # Zones with a number are left out: for "UTC+3" the nearest name is "Etc/GMT+3", which is three hours
-    # behind UTC and not ahead of it.
-    zones = (zone for zone in zoneinfo.available_timezones() if "/" in zone and not re.search("[0-9]", zone))
-    known = {zone.lower(): zone for zone in zones}
     import difflib  # noqa: PLC0415 - for an error only, and cold starts are short
 
-    close = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.75)
+    from runonce.schedules.windows_zones import IANA  # noqa: PLC0415 - as above
+
+    asked = " ".join(str(name).split()).lower()
+    if asked in IANA and asked != "utc":
+        return f'That is its name on Windows; use the IANA name "{IANA[asked]}".'
+    # Zones with a number are left out: for "UTC+3" the nearest name is "Etc/GMT+3", which is three hours
+    # behind UTC and not ahead of it.
+    known = {zone.lower(): zone for zone in names() if "/" in zone and not re.search("[0-9]", zone)}
+    close = difflib.get_close_matches(asked, known, n=1, cutoff=0.75)
     if close:
         return f'Did you mean "{known[close[0]]}"?'
     return 'Use an IANA name such as "Europe/Istanbul" or "UTC".'
 
 
+@cache
+def names() -> frozenset[str]:
+    """The names of all time zones; none where tzdata is not installed."""
+    return frozenset((_data("zones") or b"").decode().split())
+
+
+@cache
+def zone(name: str) -> tzinfo:
+    """A time zone, from the pinned tzdata alone; raises as `check`.
+
+    `ZoneInfo(name)` would ask the machine's own data first, and two hosts with different data name two instants
+    for one local time.
+    """
+    check(name)
+    data = None if name == "UTC" else _data(f"zoneinfo/{name}")
+    return UTC if data is None else ZoneInfo.from_file(BytesIO(data), key=name)
+
+
+def _data(file: str) -> bytes | None:
+    try:
+        return get_data("tzdata", file)
+    except ImportError:
+        return None
+
+
+def naive_utc(moment: datetime, shift: timedelta = timedelta()) -> datetime:
+    """An aware datetime, so much later, as an instant of this module: cut to the second, from FIRST to LAST."""
+    if moment.utcoffset() is None:
+        raise ValueError(f"{moment!r} has no time zone; pass an aware datetime, such as one in UTC")
+    try:
+        naive = moment.astimezone(UTC).replace(tzinfo=None)
+    except OverflowError:
+        naive = FIRST if moment.year == FIRST.year else LAST
+    naive = max(FIRST, min(naive, LAST))
+    return (naive + max(FIRST - naive, min(shift, LAST - naive))).replace(microsecond=0)
+
+
 def offset_at(name: str, instant: datetime) -> timedelta:
     """What the zone's clocks are ahead of UTC at an instant (naive UTC); negative west of Greenwich."""
-    offset = instant.replace(tzinfo=UTC).astimezone(zoneinfo.ZoneInfo(name)).utcoffset()
-    return offset or timedelta()
+    return instant.replace(tzinfo=UTC).astimezone(zone(name)).utcoffset() or timedelta()
 
 
 @lru_cache(maxsize=4096)
@@ -88,7 +130,8 @@ def changes(name: str, year: int) -> tuple[Change, ...]:
     if name == "UTC":
         return ()  # most schedules; sampling takes over a millisecond a year, at each start of a host
     found = []
-    day, end = datetime(year, 1, 1), datetime(year + 1, 1, 1)  # noqa: DTZ001 - naive UTC, see above
+    day = max(datetime(year, 1, 1), _EDGE)  # noqa: DTZ001 - naive UTC, see above
+    end = LAST if year == LAST.year else datetime(year + 1, 1, 1)  # noqa: DTZ001
     before = offset_at(name, day)
     while day < end:
         after = offset_at(name, day + DAY)

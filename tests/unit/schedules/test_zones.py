@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from importlib.resources import files
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from runonce.cli.context import Context
+from runonce.schedules import zones
+from runonce.schedules.host_ticks import compare
+from runonce.schedules.misfire import missed
+from runonce.schedules.schedule import Schedule
+from runonce.schedules.windows_zones import IANA
+from runonce.testing import ManualClock
+from tests.support.command_line import invoke
+from tests.support.job_files import job_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROOT = __file__.rpartition("tests")[0]
+NEXT = """
+from datetime import UTC, datetime
+from runonce.schedules.schedule import Schedule
+print(Schedule.parse("0 0 3 * * *", "Europe/Istanbul").next(datetime(2026, 11, 29, tzinfo=UTC)).isoformat())
+"""
+
+
+def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": ROOT, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("machine", ["another", "none"])
+def test_the_machines_own_zone_data_changes_no_fire_time(tmp_path: Path, machine: str) -> None:
+    """Whatever data a machine has for a zone, the pinned data decides, so that all hosts name one instant."""
+    if machine == "another":
+        (tmp_path / "Europe").mkdir()
+        wrong = files("tzdata").joinpath("zoneinfo/Asia/Tokyo").read_bytes()
+        (tmp_path / "Europe" / "Istanbul").write_bytes(wrong)
+    ended = python(NEXT, PYTHONTZPATH=str(tmp_path))
+    assert ended.stdout.strip() == "2026-11-30T00:00:00+00:00", ended.stderr
+
+
+def test_without_tzdata_utc_works_and_others_say_what_to_install() -> None:
+    """Where the package tzdata is missing, UTC needs none, and any other zone names it as the remedy."""
+    hidden = "import sys\nsys.modules['tzdata'] = None\n"
+    in_utc = python(hidden + NEXT.replace(', "Europe/Istanbul"', ""))
+    assert in_utc.stdout.strip() == "2026-11-29T03:00:00+00:00", in_utc.stderr
+    elsewhere = python(hidden + NEXT)
+    assert "ScheduleError: time zone 'Europe/Istanbul'" in elsewhere.stderr
+    assert "pip install tzdata" in elsewhere.stderr
+
+
+def test_every_name_windows_has_stands_for_a_zone() -> None:
+    """Each IANA name that is offered for a Windows name is one that is accepted."""
+    assert len(IANA) > 130
+    for name in IANA.values():
+        zones.check(name)
+
+
+EDGES = [
+    datetime.min.replace(tzinfo=UTC),
+    datetime(1, 1, 1, 12, tzinfo=timezone(timedelta(hours=14))),
+    datetime(1, 6, 1, tzinfo=UTC),
+    datetime(9999, 12, 1, tzinfo=UTC),
+    datetime.max.replace(tzinfo=UTC),
+    datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))),
+    datetime.max.replace(tzinfo=ZoneInfo("America/New_York")),
+]
+
+
+@pytest.mark.parametrize(
+    "time_zone", ["UTC", "Europe/Istanbul", "America/New_York", "Pacific/Kiritimati", "Pacific/Pago_Pago"]
+)
+@pytest.mark.parametrize("expression", ["0 0 3 * * *", "* * * * * *", "0 30 2 29 2 mon"])
+def test_any_instant_of_the_calendar_has_an_answer(expression: str, time_zone: str) -> None:
+    """At the calendar's ends every question is answered, with fire times on the asked side or none."""
+    schedule = Schedule.parse(expression, time_zone)
+    for at in EDGES:
+        upcoming, last = schedule.next(at), schedule.previous(at)
+        assert upcoming is None or upcoming > at
+        assert last is None or last <= at
+        schedule.snap(at)
+        schedule.oddity(at)
+        missed(schedule, at, at, policy="latest", cap=1)
+        compare(schedule, at)
+    assert next(schedule.fire_times(EDGES[0], EDGES[0].replace(year=50))).year < 50
+    assert next(schedule.newest_first(EDGES[-1].replace(year=9950), EDGES[-1])).year > 9950
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "0001-01-01",
+        "0001-01-01T00:00+14:00",
+        "9999-12-01",
+        "9999-12-31T23:59:59",
+        "9999-12-31T23:59:59-12:00",
+        "9999-12-31T23:59Z",
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--json"], ["--host", "both"]], ids=str)
+def test_next_answers_or_refuses_at_the_calendars_ends(tmp_path: Path, after: str, more: list[str]) -> None:
+    """`next JOB --after` prints an answer, or a clear error about its option; never a traceback."""
+    source = "from runonce import scheduled\n@scheduled('0 0 3 * * *', time_zone='America/New_York')\ndef a(run): ..."
+    with job_files(tmp_path / "jobs", a=source) as jobs:
+        context = Context(
+            environ={"RUNONCE_JOBS": str(jobs)}, clock=ManualClock(datetime(2026, 11, 29, tzinfo=UTC))
+        )
+        ended = invoke(context, "next", "a", "--after", after, *more)
+    assert ended.exit_code in (0, 2), ended.output
+    assert isinstance(ended.exception, SystemExit | None)
