@@ -62,7 +62,9 @@ def _jobs_table(jobs: list[ScheduledJob], found: Discovered, now: datetime) -> A
     for job in jobs:
         upcoming = job.schedule.next(now)
         made.add_row(
-            output.styled((job.name, "bold"), (f"\n{job.summary or found.files[job.name].as_posix()}", "dim")),
+            output.styled(
+                (job.name, "bold"), (f"\n{job.summary or found.files[job.name].as_posix()}", "dim")
+            ),
             output.styled((job.schedule.expression, ""), (f"\n{job.schedule.time_zone}", "dim")),
             "never"
             if upcoming is None

@@ -64,7 +64,7 @@ def run(
     if fire_time > now + EARLY:
         said = f"{times.to_utc(fire_time)} is still to come ({times.from_now(fire_time, now)})"
         raise typer.BadParameter(f"{said}; give one that has passed", param_hint="--at")
-    if at and next(found.schedule.newest_first(fire_time - timedelta(seconds=1), fire_time), None) is None:
+    if at and found.schedule.snap(fire_time, tolerance=timedelta()) != fire_time:
         output.note(f"{times.to_utc(fire_time)} is not a fire time of the schedule; it runs all the same")
     if ask:
         _ask(context, found, fire_time, as_json=as_json)

@@ -150,7 +150,7 @@ JOB_FILES = table(
         "no schedule",
         f"{HEAD}@scheduled\ndef report(run): ...",
         "Job 'report'",
-        "@scheduled stands there without a schedule",
+        "@scheduled has no schedule",
         f'write `@scheduled("{NIGHTLY}")`',
     ),
     Case(

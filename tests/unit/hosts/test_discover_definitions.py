@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runonce.cli.context import Context
 from runonce.hosts.discover import discover
-from tests.support.command_line import invoke
+from tests.support.command_line import CommandLine, invoke
 from tests.support.job_files import job_files
 
 if TYPE_CHECKING:
@@ -180,9 +179,10 @@ def test_a_value_that_cannot_be_looked_at_is_no_job(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["list"], ["manifest"]], ids=" ".join)
-def test_the_commands_complain_of_a_name_defined_twice(folder: Path, command: list[str]) -> None:
+def test_the_commands_complain_of_a_name_defined_twice(tmp_path: Path, command: list[str]) -> None:
     """`list` and `manifest` name the file and the reason, and end with code 5."""
-    write(folder, a="make('x'); make('x')")
-    ended = invoke(Context(environ={"RUNONCE_JOBS": str(folder)}), *command, columns=400)
+    cli = CommandLine(tmp_path)
+    with job_files(cli.folder, _helper=HELPER, a=HEAD + "make('x'); make('x')"):
+        ended = invoke(cli.context(), *command, columns=400)
     assert ended.exit_code == 5
     assert "a.py: job 'x' is defined twice" in ended.output

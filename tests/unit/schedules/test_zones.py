@@ -9,14 +9,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from runonce.cli.context import Context
 from runonce.schedules import zones
 from runonce.schedules.host_ticks import compare
 from runonce.schedules.misfire import missed
 from runonce.schedules.schedule import Schedule
 from runonce.schedules.windows_zones import IANA
-from runonce.testing import ManualClock
-from tests.support.command_line import invoke
+from tests.support.command_line import CommandLine, invoke
 from tests.support.job_files import job_files
 
 if TYPE_CHECKING:
@@ -114,10 +112,8 @@ def test_any_instant_of_the_calendar_has_an_answer(expression: str, time_zone: s
 def test_next_answers_or_refuses_at_the_calendars_ends(tmp_path: Path, after: str, more: list[str]) -> None:
     """`next JOB --after` prints an answer, or a clear error about its option; never a traceback."""
     source = "from runonce import scheduled\n@scheduled('0 0 3 * * *', time_zone='America/New_York')\ndef a(run): ..."
-    with job_files(tmp_path / "jobs", a=source) as jobs:
-        context = Context(
-            environ={"RUNONCE_JOBS": str(jobs)}, clock=ManualClock(datetime(2026, 11, 29, tzinfo=UTC))
-        )
-        ended = invoke(context, "next", "a", "--after", after, *more)
+    cli = CommandLine(tmp_path)
+    with job_files(cli.folder, a=source):
+        ended = invoke(cli.context(), "next", "a", "--after", after, *more)
     assert ended.exit_code in (0, 2), ended.output
     assert isinstance(ended.exception, SystemExit | None)
