@@ -292,9 +292,10 @@ def _raised_by_statement(error: BaseException) -> bool:
 
 def _told(error: BaseException) -> str:
     try:
-        return f"{type(error).__name__}: {error}"
+        text = str(error)
     except BaseException:  # noqa: BLE001 - the error's own text fails
-        return type(error).__name__
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _remedy(root: Path, error: BaseException) -> str:
