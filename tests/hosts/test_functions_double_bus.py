@@ -64,7 +64,7 @@ APP = """
     @app.service_bus_queue_trigger(arg_name="message", queue_name="brief", connection="Bus")
     def brief(message: func.ServiceBusMessage) -> None:
         log.info("brief, delivery %s", message.delivery_count)
-        time.sleep(float(message.get_body()))
+        time.sleep(float(message.get_body()) if message.delivery_count == 1 else 0)
 
     @app.service_bus_queue_trigger(arg_name="message", queue_name="late", connection="Bus")
     def late(message: func.ServiceBusMessage) -> None:
@@ -215,6 +215,7 @@ def test_a_lock_is_renewed_no_longer_than_host_json_says(
         first = host.console.of("brief")[0]
         assert first.success is None
         assert time.time() - first.started > 4
+        until(lambda: sum(broker.counts("brief").values()) == 0)
 
 
 def test_a_killed_workers_messages_come_again_at_once(host: LiveHost, bus: Bus) -> None:
@@ -223,15 +224,6 @@ def test_a_killed_workers_messages_come_again_at_once(host: LiveHost, bus: Bus) 
     host.console.wait_for("at work on killed, delivery 1")
     host.worker.kill()
     host.console.wait_for("at work on killed, delivery 2", timeout=10)
-
-
-def test_a_broker_that_was_away_is_served_again(host: LiveHost, broker: Broker) -> None:
-    """When every connection is cut the host connects again."""
-    broker.cut()
-    time.sleep(0.5)
-    with Bus(broker.connection_string) as fresh:
-        fresh.sender("work").send_messages(ServiceBusMessage('{"n": "after"}'))
-        host.console.wait_for("at work on after")
 
 
 def test_a_stopping_host_abandons_what_has_succeeded(
@@ -247,11 +239,22 @@ def test_a_stopping_host_abandons_what_has_succeeded(
         host.terminate()
         assert host.wait(15) == 0
         assert sorted(str(done.success) for done in host.console.of("late")) == ["False", "True"]
+        assert [line for line in host.console.lines if "Action=" in line] == []
     until(lambda: broker.counts("late")["active"] == 1)
     assert broker.counts("late")["locked"] == 1
     [again] = bus.receive("late")
     assert (str(again), again.delivery_count) == ("1.5", 1)
     bus.receiver("late").complete_message(again)
+
+
+def test_a_drained_host_completes_what_it_has(tmp_path: Path, azurite: str, broker: Broker, bus: Bus) -> None:
+    """A drain only stops the listeners: what is in hand ends and is completed."""
+    with make_host(tmp_path / "app", azurite, broker) as host:
+        bus.sender("brief").send_messages(ServiceBusMessage("1"))
+        host.console.wait_for("brief, delivery 1")
+        host.drain()
+        host.console.wait_until(lambda: host.console.of("brief")[0].success, "its end")
+        until(lambda: sum(broker.counts("brief").values()) == 0)
 
 
 def test_amqp_types_are_told_apart() -> None:
@@ -289,3 +292,12 @@ def test_amqp_types_are_told_apart() -> None:
         "offset": "2025-11-29T08:00:00.000Z",
         "uri": "https://example.org/",
     }
+
+
+def test_a_broker_that_was_away_is_served_again(host: LiveHost, broker: Broker) -> None:
+    """When every connection is cut the host connects again."""
+    broker.cut()
+    time.sleep(0.5)
+    with Bus(broker.connection_string) as fresh:
+        fresh.sender("work").send_messages(ServiceBusMessage('{"n": "after"}'))
+        host.console.wait_for("at work on after")

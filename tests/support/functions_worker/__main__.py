@@ -32,8 +32,10 @@ def main() -> int:
         parser.exit(1, "AzureWebJobsStorage is neither in local.settings.json nor in the environment\n")
     try:
         host = LiveHost(arguments.folder, settings, port=arguments.port, show=_show)
-    except OSError as error:  # no host.json, or the port is taken
-        parser.exit(1, f"{error}; --port 0 takes a free port\n")
+    except FileNotFoundError as error:
+        parser.exit(1, f"{error}\n")
+    except OSError as error:
+        parser.exit(1, f"Port {arguments.port}: {error}; --port 0 takes a free one\n")
 
     def told(_number: int, _frame: FrameType | None) -> None:
         host.terminate()  # a terminal's Ctrl-C has reached the worker as well, which is of this process's group

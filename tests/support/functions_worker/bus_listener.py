@@ -34,7 +34,7 @@ class BusListener:
         self._function, self._connection, self._options = function, connection, options
         self._console, self._run = console, run
         self._pool = ThreadPoolExecutor(options.max_calls, thread_name_prefix=f"bus-{function.name}")
-        self._stopped, self._ended = threading.Event(), threading.Event()
+        self._stopped, self._ended, self._exiting = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._listen()), name=f"bus-{function.name}", daemon=True
         )
@@ -43,13 +43,15 @@ class BusListener:
         """Begin to receive."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Receive no more; what was received goes on, and comes again even when it succeeds."""
+    def stop(self, *, exiting: bool) -> None:
+        """Receive no more; what was received goes on. Of a host that exits it comes again even when it succeeds."""
+        if exiting:
+            self._exiting.set()
         self._stopped.set()
 
     def end(self) -> None:
         """Leave with locks unsettled, as a host that exits."""
-        self._stopped.set()
+        self.stop(exiting=True)
         self._ended.set()
         self._thread.join()
         self._pool.shutdown()
@@ -99,8 +101,7 @@ class BusListener:
         )
         try:
             success = await call
-            # A host that stops abandons even what has succeeded.
-            if success and not self._stopped.is_set():
+            if success and not self._exiting.is_set():
                 if self._options.auto_complete:
                     await receiver.complete_message(message)
             else:

@@ -91,7 +91,7 @@ class LiveHost:
             return
         self.port.close()
         self.console.say("Application is shutting down...")
-        self._script.stop_listening()
+        self._script.stop_listening(exiting=True)
         self._script.workers.retire()
         threading.Thread(target=self._exit, name="functions-exit", daemon=True).start()
 
@@ -104,7 +104,7 @@ class LiveHost:
 
     def drain(self) -> None:
         """Stop listening to queues; what is in hand ends, and the host lives on."""
-        self._script.stop_listening()
+        self._script.stop_listening(exiting=False)
 
     def restart(self) -> None:
         """A new script host, as after a change of settings: the old worker gets SIGKILL, and nothing is drained."""

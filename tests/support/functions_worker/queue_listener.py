@@ -51,8 +51,9 @@ class QueueListener:
         """Begin to fetch."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Fetch no more; what was fetched goes on."""
+    def stop(self, *, exiting: bool) -> None:
+        """Fetch no more; what was fetched goes on, and is settled also by a host that exits."""
+        del exiting
         with self._changed:
             self._stopped.set()
             self._changed.notify_all()

@@ -125,14 +125,14 @@ class ScriptHost:
         self._console.say("Storage does not answer. Host is shutting down.")
         shut_down()
 
-    def stop_listening(self) -> None:
+    def stop_listening(self, *, exiting: bool) -> None:
         """Fetch no more messages. Timers go on."""
         for listener in self._listeners:
-            listener.stop()
+            listener.stop(exiting=exiting)
 
     def end(self) -> None:
         """SIGKILL to the workers; messages in hand are left as they are, the timers' locks are given back."""
-        self.stop_listening()
+        self.stop_listening(exiting=True)
         self.workers.close()
         for timer in self._timers:
             with suppress(Exception):  # storage is away, perhaps

@@ -98,8 +98,9 @@ class TimerListener:
             self._stopped.wait(self._times.lock_recovery)
 
     def _hold(self, lease: BlobLeaseClient) -> None:
-        if not self._stopped.is_set():
-            self._lost.clear()
+        self._lost.clear()
+        if self._stopped.is_set():
+            self._lost.set()
         try:
             with kept(self._times.lock_renewal, lambda: self._renew(lease)):
                 self._tick_while_held()
