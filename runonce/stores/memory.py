@@ -75,6 +75,14 @@ class MemoryLeases:
             self._holders.pop(name, None)
             return held
 
+    def revoke(self, name: str, holder: str) -> bool:
+        with self._lock:
+            if self._current(name) is None or self._holders[name][0] != holder:
+                return False
+            _, duration, ends = self._holders[name]
+            self._holders[name] = (str(uuid.uuid4()), duration, ends)
+            return True
+
     def held(self, name: str) -> bool:
         with self._lock:
             return self._current(name) is not None

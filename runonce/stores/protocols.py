@@ -42,6 +42,10 @@ class LeaseStore(Protocol):
         """End the lease at once, whoever holds it; False when nobody does."""
         ...
 
+    def revoke(self, name: str, holder: str) -> bool:
+        """Let the holder renew no more, and nobody else acquire before its term ends; False when it is not its lease."""
+        ...
+
     def held(self, name: str) -> bool:
         """Whether anybody holds the lease now, as the server sees it."""
         ...

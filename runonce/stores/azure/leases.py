@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.storage.blob import BlobClient, BlobLeaseClient, BlobServiceClient
 
@@ -70,6 +72,11 @@ class AzureLeases:
         lease = BlobLeaseClient(self._blob(name))
         with translated(f"lease {name}"):
             return unless_conflict(lambda: lease.break_lease(lease_break_period=0))
+
+    def revoke(self, name: str, holder: str) -> bool:
+        lease = BlobLeaseClient(self._blob(name), lease_id=holder)
+        with translated(f"lease {name}"):  # an id that nobody has; its term goes on as it is
+            return unless_conflict(lambda: lease.change(str(uuid.uuid4())))
 
     def held(self, name: str) -> bool:
         with translated(f"lease {name}"):
