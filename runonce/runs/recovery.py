@@ -17,7 +17,7 @@ from runonce.runs.audit import log_heartbeat
 from runonce.runs.plan import account_for_missed, schedule_text
 from runonce.runs.requests import ASK_AGAIN, Request, send_request
 from runonce.runs.rows import JobRow, Pending
-from runonce.runs.table import read_jobs, write
+from runonce.runs.table import fresh_job, read_jobs, write
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -53,8 +53,8 @@ def recover(dispatcher: Dispatcher) -> list[Request]:
     for job in dispatcher.jobs.values():
         if job.name in jobs.unreadable:
             continue
-        row = jobs.rows.get(job.name, JobRow(job.name))
         try:
+            row = jobs.rows.get(job.name) or fresh_job(dispatcher.registry, job.name)
             request = _recover_job(dispatcher, job, row, jobs.etags.get(job.name))
         except ConflictError:
             continue  # another replica's tick, or a claim, was faster

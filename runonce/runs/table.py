@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from runonce.errors import ConflictError, StoreError, UnreadableRowError
 from runonce.runs.rows import (
     JobRow,
+    Outcome,
+    Pending,
     RunRow,
     decode_job,
     decode_run,
@@ -33,7 +35,25 @@ TRIES = 5
 def read_job(registry: Registry, name: str) -> tuple[JobRow, str | None]:
     """The job's row and its ETag; a fresh row and None when there is none yet."""
     row = registry.table.get(registry.namespace, job_key(name))
-    return (JobRow(name), None) if row is None else (decode_job(row), row.etag)
+    return (fresh_job(registry, name), None) if row is None else (decode_job(row), row.etag)
+
+
+def fresh_job(registry: Registry, name: str) -> JobRow:
+    """The row of a job that has none: it was never seen, or its row was lost and is made anew from its runs' rows.
+
+    The fencing token goes on above every one that was given, for what was written remembers the highest; what is not
+    finished is pending again.
+    """
+    token, pending = 0, {}
+    for row in registry.table.scan(registry.namespace, *key_range("run", name)):
+        run = decode_run(row)
+        token = max(token, run.token)
+        if not run.outcome.is_final:
+            waits = run.outcome is Outcome.RETRYING and run.retry_at is not None
+            pending[run.fire_time] = Pending(
+                "retrying" if waits else "abandoned", run.retry_at or run.started_at or run.fire_time
+            )
+    return JobRow(name, token=token, pending=pending)
 
 
 def read_run(registry: Registry, name: str, fire_time: datetime) -> tuple[RunRow, str] | None:

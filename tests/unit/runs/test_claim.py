@@ -98,11 +98,15 @@ def trusting(lease: Lease) -> Lease:
 
 
 def test_a_new_fire_time_takes_a_read_and_a_write(world: World) -> None:
-    """Claiming what nobody tried before costs two calls."""
+    """Claiming what nobody tried before costs two calls, and a job's first claim ever a look for rows it lost."""
     claimed = world.claim()
-    assert world.boundary.calls == ["get", "commit"]
+    assert world.boundary.calls == ["get", "scan", "commit"]
     assert claimed.run == world.run_row()
     assert world.job_row().token == claimed.run.token == 1
+    claimed.finish(Outcome.SUCCEEDED)
+    world.boundary.calls.clear()
+    assert isinstance(claim(world.registry, nightly, at(3, day=2), world.lease(), by="timer"), Claim)
+    assert world.boundary.calls == ["get", "commit"]
 
 
 def test_a_finished_fire_time_takes_a_read(world: World) -> None:
@@ -126,7 +130,7 @@ def test_a_claim_that_got_lost_is_made_again(world: World) -> None:
     """When reading back shows nothing, the claim is made, not given up."""
     world.boundary.next("commit", Fault.LOST_REQUEST)
     assert world.claim().run.attempt == 1
-    assert world.boundary.calls == ["get", "commit", "get", "get", "commit"]
+    assert world.boundary.calls == ["get", "scan", "commit", "get", "scan", "get", "commit"]
 
 
 def test_a_takeover_whose_reply_was_lost_counts_one_death(world: World) -> None:

@@ -106,7 +106,7 @@ def test_batches_hand_out_everything_once_in_order() -> None:
     boundary = Boundary()
     replica(bench, stores=boundary.around(bench.stores)).execute(job, T, by="timer")
     assert batches == [[0, 1, 2], [3, 4, 5], [6]]
-    assert boundary.calls == ["acquire", "get", "commit", *["commit"] * 3, "commit", "release"]
+    assert boundary.calls == ["acquire", "get", "scan", "commit", *["commit"] * 3, "commit", "release"]
 
 
 def test_no_items_are_no_batches() -> None:
