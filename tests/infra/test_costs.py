@@ -7,13 +7,15 @@ import json
 import re
 import subprocess
 import sys
+from itertools import product
 from typing import TYPE_CHECKING
 
+import pytest
 from support.command_line import invoke
 
 from runonce.cli.context import Context
 from runonce.hosts.runtime import Runtime
-from tests.support.infrastructure import ROOT
+from tests.support.infrastructure import INFRA, ROOT, Infrastructure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +125,33 @@ def test_an_idle_month_by_hand() -> None:
         f"{minutes * 5 * 0.25:,.0f} vCPU-s, {minutes * 5 * 0.5:,.0f} GiB-s",
     ]
     assert cells(text, "recovery, without them")[0] == f"{_by_hand(minutes):.2f}"
+
+
+@pytest.mark.parametrize(("path", "private"), list(product(["functions", "jobs"], [False, True])))
+def test_what_is_fixed_is_what_is_made(path: str, private: bool) -> None:
+    """The rules, tiers and endpoints that the script counts are those that the templates make."""
+    cost, infra = load_cost(), Infrastructure(INFRA)
+    prices = json.loads((INFRA / "prices.json").read_text())
+    made = infra.main(path, useVirtualNetwork=private)
+    fixed = cost.fixed(path, prices, infra.manifest, private=private)
+    handlers = len(infra.manifest["handlers"])
+    alerts = sum(
+        prices[{"PT5M": "log_alert_5_minutes_month", "PT15M": "log_alert_15_minutes_month"}[r]]
+        for r in (
+            rule.properties["evaluationFrequency"]
+            for rule in made.of("Microsoft.Insights/scheduledQueryRules")
+        )
+    )
+    metrics = len(made.of("Microsoft.Insights/metricAlerts")) * handlers
+    metrics += len(infra.jobs().of("Microsoft.Insights/metricAlerts")) if path == "jobs" else 0
+    assert fixed["alerts"] == pytest.approx(alerts + metrics * prices["metric_alert_month"])
+    endpoints = len(made.of("Microsoft.Network/privateEndpoints"))
+    each = prices["private_endpoint_hour"] * cost.HOURS + prices["dns_zone_month"]
+    assert fixed.get("private endpoints and zones", 0) == pytest.approx(endpoints * each)
+    tier = made.one("Microsoft.ServiceBus/namespaces").body["sku"]["name"]
+    assert f"Service Bus {tier}" in fixed
+    registries = [r.body["sku"]["name"] for r in made.of("Microsoft.ContainerRegistry/registries")]
+    assert [f"registry {sku}" in fixed for sku in registries] == [True] * len(registries)
 
 
 def _by_hand(minutes: int) -> float:

@@ -140,6 +140,30 @@ def test_a_sign_of_life_every_quarter_of_an_hour(caplog: pytest.LogCaptureFixtur
         assert least <= sum(len(said(caplog, tick, found)) for tick in ticks) <= most
 
 
+def test_many_jobs_are_not_said_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The signs of life of a thousand jobs come over the whole quarter of an hour, each of them twice or so.
+
+    A host that keeps twenty lines a second on average over 15 s would drop some of a thousand at once.
+    """
+    jobs = [
+        scheduled("0 0 * * * *", name=f"job_{n}")(lambda run: None)  # noqa: ARG005 - never run
+        for n in range(1000)
+    ]
+    start = datetime(2026, 11, 29, 12, 20, 0, 700_000, tzinfo=UTC)
+    most, heard = 0, dict.fromkeys((job.name for job in jobs), 0)
+    for minute in range(60):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "runonce.audit"):
+            log_heartbeat(
+                jobs, Jobs({}, {}, {}), start + timedelta(minutes=minute), namespace="n", interval=60
+            )
+        most = max(most, len(caplog.records))
+        for record in caplog.records:
+            heard[record.getMessage().split("job=")[1].split()[0]] += 1
+    assert most < 15 * 20
+    assert set(heard.values()) <= {7, 8, 9}
+
+
 def test_what_is_overdue_is_said_at_every_tick(caplog: pytest.LogCaptureFixture) -> None:
     """An overdue job is logged as a warning at every tick, until it is not."""
     late = pending("missed", NOW - HOUR)
