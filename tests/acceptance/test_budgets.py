@@ -11,10 +11,13 @@ from support.flows import start
 from runonce.clock import SystemClock
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.dispatch import Dispatcher
+from runonce.runs.purge import jobs_with_runs, purge_runs
 from runonce.runs.recovery import recover
-from runonce.runs.rows import Outcome
+from runonce.runs.rows import Outcome, RunRow
 from runonce.runs.run import MAX_ENTRIES, Run
+from runonce.runs.table import write
 from runonce.stores.azure.stores import azure_stores
+from runonce.stores.protocols import MAX_TRANSACTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,3 +149,26 @@ def test_recovery_of_a_job_that_runs_is_one_call_more(
     assert recover(dispatcher) == []
     assert len(calls.made) == 2, calls.made
     holder.finish(started, None)
+
+
+def test_the_purge_of_old_runs_makes_a_call_for_each_hundred(
+    warm: Callable[..., Dispatcher], calls: Any, azure: Stores
+) -> None:
+    """One read of the old rows, the job's row read and written once, and three transactions for 250 rows."""
+    host = warm(daily())
+    registry = host.registry
+    ended = T - timedelta(days=300)
+    old = [
+        RunRow("daily", ended + timedelta(hours=n), Outcome.SUCCEEDED, finished_at=ended) for n in range(250)
+    ]
+    for n in range(0, len(old), MAX_TRANSACTION):
+        batch = [write(row, None) for row in old[n : n + MAX_TRANSACTION]]
+        azure.runs.commit(registry.namespace, batch)
+    calls.made.clear()
+    assert purge_runs(registry, "daily", T - timedelta(days=90), lambda: None) == 250
+    kinds = ["batch" if "$batch" in c else c.partition(" ")[0] for c in calls.made]
+    assert kinds == ["GET", "GET", "PUT", "batch", "batch", "batch"], calls.made
+    assert list(jobs_with_runs(registry)) == ["daily"]  # its latest run, which is kept
+    calls.made.clear()
+    assert purge_runs(registry, "daily", T - timedelta(days=90), lambda: None) == 0
+    assert len(calls.made) == 1, calls.made
