@@ -6,7 +6,7 @@ A job's old runs are one key range at its end, so a job with a year of history c
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from runonce.errors import ConflictError, UnreadableRowError
@@ -38,7 +38,8 @@ def jobs_with_runs(registry: Registry) -> Iterator[str]:
 def purge_runs(registry: Registry, name: str, before: datetime, check: Callable[[], None]) -> int:
     """Remove a job's runs that ended before an instant and are of an earlier fire time; how many.
 
-    Kept are those that are not finished or unknown, those that are to run (again), and the latest.
+    Kept are those that are not finished or unknown, those that are to run (again), the latest, and the one with the
+    highest fencing token, from which the job's row is made anew when it is lost.
 
     Args:
         registry: Where the rows are.
@@ -59,12 +60,16 @@ def purge_runs(registry: Registry, name: str, before: datetime, check: Callable[
     # Noted before anything is removed: a run by hand must not take a fire time for new because its row is gone.
     row = change_job(registry, name, lambda row, is_known: _from(row, before) if is_known else row)
     needed = {run_key(name, t) for t in (*row.pending, row.running, row.last_fire_time) if t is not None}
-    rows = (row for part in ([first], ended) for row in part if row.key not in needed)
+    rows = (old for old in chain([first], ended) if old.key not in needed and not _has_token(old, row.token))
     return remove(registry.table, registry.namespace, rows, check)
 
 
 def _from(row: JobRow, before: datetime) -> JobRow:
     return replace(row, history_from=max(before, row.history_from or before))
+
+
+def _has_token(row: Row, highest: int) -> bool:
+    return highest > 0 and decode_run(row).token == highest
 
 
 def _is_removable(row: Row) -> bool:

@@ -16,7 +16,7 @@ from runonce.runs.operate import ask
 from runonce.runs.purge import jobs_with_runs, purge_runs
 from runonce.runs.rows import JobRow, Outcome, Pending, RunRow, key_range
 from runonce.runs.table import change_job, read_job, write
-from runonce.stores.protocols import Replace
+from runonce.stores.protocols import Delete, Replace
 from runonce.testing import Workbench
 
 if TYPE_CHECKING:
@@ -176,6 +176,19 @@ def test_a_job_that_left_the_code_is_purged_too() -> None:
     assert purge_runs(registry(bench), "hourly_2", NOW, never) == 1
     assert (left(bench), left(bench, "hour"), left(bench, "hourly_2")) == ([at(1), at(2)], [], [at(2)])
     assert read_job(registry(bench), "hour")[1] is None
+
+
+def test_the_highest_token_outlives_the_jobs_row() -> None:
+    """The run that was given it stays, whatever its fire time, so that a lost row does not give it again."""
+    bench = Workbench(hourly)
+    ran(bench, 1, 2, 3)
+    bench.dispatcher.execute(hourly, at(1), by="hand", replay=True)
+    row, etag = read_job(registry(bench), "hourly")
+    assert etag is not None
+    bench.stores.runs.commit("test", [Delete("job:hourly", etag)])
+    assert purge_runs(registry(bench), "hourly", NOW, never) == 2
+    assert left(bench) == [at(1)]
+    assert read_job(registry(bench), "hourly")[0].token == row.token == 4
 
 
 def test_rows_go_a_hundred_in_one_transaction() -> None:
