@@ -46,7 +46,7 @@ def test_settings_lie_over_host_json(tmp_path: Path) -> None:
 
 def test_a_time_span_that_is_none_is_named(tmp_path: Path) -> None:
     """A wrong value of host.json is shown."""
-    with pytest.raises(ValueError, match="'soon' in host.json is no time span"):
+    with pytest.raises(ValueError, match=r"'soon' in host\.json is no time span"):
         read(tmp_path, {"functionTimeout": "soon"})
 
 
