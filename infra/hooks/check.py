@@ -106,8 +106,8 @@ def packed() -> list[str]:
     patterns = project["tool"]["setuptools"]["packages"]["find"]["include"]
     lists = {
         "pyproject.toml": {"jobs", *(pattern.partition("*")[0].partition(".")[0] for pattern in patterns)},
-        ".funcignore": _kept(".funcignore", "!/"),
-        ".dockerignore": _kept(".dockerignore", "!"),
+        ".funcignore": _kept(".funcignore", "!/", "/") & _kept(".funcignore", "!/", "/**"),
+        ".dockerignore": _kept(".dockerignore", "!", ""),
     }
     everything = set().union(*lists.values())
     unequal = [
@@ -120,11 +120,11 @@ def packed() -> list[str]:
     return [*unequal, *_unpacked(everything)]
 
 
-def _kept(file: str, mark: str) -> set[str]:
-    """The folders that an ignore file keeps; what has an ending is a file."""
+def _kept(file: str, mark: str, ending: str) -> set[str]:
+    """The folders that an ignore file keeps by lines of this form; what has a dot is a file."""
     lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
-    names = {line.removeprefix(mark).rstrip("/") for line in lines if line.startswith(mark)}
-    return {name for name in names if "." not in name}
+    found = {line.removeprefix(mark) for line in lines if line.startswith(mark) and line.endswith(ending)}
+    return {name for line in found if re.fullmatch(r"[\w-]+", name := line.removesuffix(ending))}
 
 
 def _unpacked(packages: set[str]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _unpacked(packages: set[str]) -> Iterator[str]:
                 yield (
                     f"{file.relative_to(ROOT).as_posix()} imports {name}, which is packed for no host. Move it into "
                     f"jobs/; or make it a package and name it in pyproject.toml (packages.find, include), in "
-                    f".funcignore (!/{name}/) and in .dockerignore (!{name})."
+                    f".funcignore (!/{name}/ and !/{name}/**) and in .dockerignore (!{name})."
                 )
 
 

@@ -1,11 +1,12 @@
 """What a job may use is the same on every host: `jobs/` with all that is in it, and the packages the project lists.
 
-Three programs pack it, each with rules of its own: azd for Functions as Git reads an ignore file, `func pack` from
-the top only, and Docker. The same project is packed by each, and compared.
+The programs that pack it have rules of their own: azd, which for Functions reads an ignore file nearly as Git does,
+`func pack` and Docker. The same project is packed by each, and compared.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import shutil
 import subprocess
@@ -73,10 +74,67 @@ OF_THE_HOST = ("function_app.py", "host.json")
 INSTALLED = ("requirements.txt", "constraints.txt")
 
 
-def by_azd(folder: Path) -> set[str]:
-    """What azd puts into the zip for Functions, which it also has built there."""
+def by_git(folder: Path) -> set[str]:
+    """What Git would not ignore: what is in a folder that it ignores, it does not look at."""
     rules = pathspec.GitIgnoreSpec.from_lines((folder / ".funcignore").read_text().splitlines())
-    return {path for path in every(folder) if not rules.match_file(path)}
+
+    def seen(path: str) -> bool:
+        parts = path.split("/")
+        above = ["/".join(parts[:n]) + "/" for n in range(1, len(parts))]
+        return not any(rules.match_file(one) for one in (*above, path))
+
+    return set(filter(seen, every(folder)))
+
+
+def by_azd(folder: Path) -> set[str]:
+    """What azd puts into the zip for Functions. Its library differs from Git where a pattern has no inner slash.
+
+    The star of such a pattern that begins with a slash goes through folders, and a folder that is kept does not keep
+    what is in it. It may be asked about the folder itself, as ".".
+    """
+    patterns = [line for line in (folder / ".funcignore").read_text().splitlines() if line and line[0] != "#"]
+
+    def ignored(path: str, *, is_folder: bool) -> bool:
+        for pattern in reversed(patterns):
+            body = pattern.removeprefix("!")
+            if body.endswith("/") and not is_folder:
+                continue
+            if azd_matches(body.removesuffix("/"), path):
+                return not pattern.startswith("!")
+        return False
+
+    def walk(inside: Path) -> Iterator[str]:
+        path = inside.relative_to(folder).as_posix()
+        if ignored(path, is_folder=inside.is_dir()):
+            return
+        if inside.is_dir():
+            for child in inside.iterdir():
+                yield from walk(child)
+        else:
+            yield path
+
+    return set(walk(folder))
+
+
+def azd_matches(pattern: str, path: str) -> bool:
+    """Whether a pattern, without what negates it and a last slash, is that of a path."""
+    anchored, body = pattern.startswith("/"), pattern.removeprefix("/")
+    if "/" not in body:
+        return fnmatch.fnmatchcase(path if anchored else path.rpartition("/")[2], body)
+    parts, wanted = path.split("/"), body.split("/")
+    if not anchored and "**" not in wanted:
+        parts = parts[-len(wanted) :]
+    elif not anchored:
+        wanted = ["**", *wanted]
+    return _parts_match(parts, wanted)
+
+
+def _parts_match(parts: list[str], wanted: list[str]) -> bool:
+    if not wanted:
+        return not parts
+    if wanted[0] == "**":
+        return _parts_match(parts, wanted[1:]) or (bool(parts) and _parts_match(parts[1:], wanted))
+    return bool(parts) and fnmatch.fnmatchcase(parts[0], wanted[0]) and _parts_match(parts[1:], wanted[1:])
 
 
 def by_func(folder: Path) -> set[str]:
@@ -122,7 +180,7 @@ def project(tmp_path: Path) -> Path:
 
 def lists(folder: Path, package: str) -> None:
     replace(folder / "pyproject.toml", 'include = ["runonce*"]', f'include = ["runonce*", "{package}*"]')
-    replace(folder / ".funcignore", "!/jobs/\n", f"!/jobs/\n!/{package}/\n")
+    replace(folder / ".funcignore", "!/jobs/\n", f"!/jobs/\n!/{package}/\n!/{package}/**\n")
     replace(folder / ".dockerignore", "!jobs\n", f"!jobs\n!{package}\n")
 
 
@@ -134,9 +192,17 @@ def replace(file: Path, old: str, new: str) -> None:
 
 def test_the_three_packages_have_the_same_files(project: Path) -> None:
     """Whatever lies in jobs/ or a listed package goes to each host, and nothing else but what the host itself needs."""
-    zipped, packed, image = by_azd(project), by_func(project), by_docker(project)
+    image = by_docker(project)
     assert image == {*USED, *INSTALLED}
-    assert zipped == packed == {*image, *OF_THE_HOST}
+    assert by_azd(project) == by_git(project) == by_func(project) == {*image, *OF_THE_HOST}
+
+
+@pytest.mark.parametrize(("line", "drops"), [("!/jobs/**", "jobs/data/rates.json"), ("!/./", "host.json")])
+def test_each_line_is_needed(project: Path, line: str, drops: str) -> None:
+    """Without the line for what is in a folder, or that for the whole, azd would drop files that Git keeps."""
+    replace(project / ".funcignore", f"{line}\n", "")
+    assert drops not in by_azd(project)
+    assert drops in by_git(project)
 
 
 @pytest.mark.parametrize("pattern", ["*.md", "docs/", "dev.py", "build/", "jobs/data/"])
@@ -152,7 +218,7 @@ def test_bytecode_stays_out(project: Path) -> None:
     cache = project / "jobs" / "__pycache__"
     cache.mkdir()
     (cache / "report.cpython-311.pyc").write_text("")
-    assert not any("__pycache__" in path for path in by_azd(project) | by_docker(project))
+    assert not any("__pycache__" in path for path in by_azd(project) | by_git(project) | by_docker(project))
 
 
 def test_the_image_copies_what_the_list_names() -> None:
