@@ -55,7 +55,7 @@ def invoice_run(run: Run) -> None:
                 if invoice.number not in charged:
                     charge(invoice, f"{run.job}:{invoice.number}", seconds)
                     _record(run, invoice)
-        except Exception:
+        except BaseException:
             # Stopped in mid-batch: what was charged is written with a checkpoint, so that no call is repeated.
             run.checkpoint.flush()
             raise

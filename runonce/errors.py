@@ -1,4 +1,4 @@
-"""Every error of the toolkit: one root, and for each kind what happened and what to do about it.
+"""Every error of the toolkit, for each kind what happened and what to do about it, and the signals to end a run.
 
 The class docstring is the message used when none is given, so an error is never silent about its remedy.
 """
@@ -6,11 +6,15 @@ The class docstring is the message used when none is given, so an error is never
 from __future__ import annotations
 
 
-class RunonceError(Exception):
-    """Something in runonce went wrong; see the message for what to do."""
+class _Said(BaseException):
+    """Says what its class's docstring says when it is given no message."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or " ".join((self.__doc__ or "").split()))
+
+
+class RunonceError(_Said, Exception):
+    """Something in runonce went wrong; see the message for what to do."""
 
 
 class DefinitionError(RunonceError):
@@ -68,8 +72,10 @@ class AlreadyRecordedError(RunonceError):
     """A ledger entry with that key was recorded before; skip it, it has taken effect already."""
 
 
-class RunInterrupted(RunonceError):  # noqa: N818 - a signal to the job, not a fault of it
+class RunInterrupted(_Said):
     """The run must end now; let this exception pass, the toolkit records why and where to go on."""
+
+    # Not an Exception, as asyncio's CancelledError is none: an everyday `except Exception` must not swallow it.
 
 
 class LeaseLost(RunInterrupted):

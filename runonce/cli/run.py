@@ -14,7 +14,7 @@ from runonce.cli.context import Context
 from runonce.cli.exits import Exit
 from runonce.cli.foreground import in_foreground
 from runonce.runs.definition import ScheduledJob
-from runonce.runs.dispatch import EARLY, Result
+from runonce.runs.dispatch import EARLY, Refusal, Result
 from runonce.runs.rows import Outcome
 
 # -- run --------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def told(result: Result, seconds: float | None = None) -> str:
 
 
 def _advise(context: Context, result: Result) -> None:
-    if result.outcome is Outcome.SKIPPED and result.reason == "held elsewhere":
+    if result.refusal is Refusal.HELD_ELSEWHERE:
         row = context.row(result.job)
         if row.running is not None:
             output.note(f"{row.host} is running it for {times.to_utc(row.running)}")

@@ -1,30 +1,149 @@
-"""How a job's or a handler's own code ends, as values: whatever it raises must not end its host."""
+"""The one runner of user code: a job's or a handler's body between its begin and its finish, sync or async.
+
+Whatever a body raises becomes a value, for nothing of it may end its host. What it returns is looked at: an
+awaitable is awaited, whichever kind of function returned it, and a generator, which has done nothing yet, is refused.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import traceback
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from runonce.errors import HostStopping, PermanentError
+from runonce.execution.inflight import InFlight
+from runonce.execution.loop import body_loop
+from runonce.execution.stop import StopSignal
+from runonce.execution.threads import in_thread
 from runonce.stores.columns import LONGEST_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from runonce.execution.loop import End
+    from runonce.execution.registry import Registry
+    from runonce.settings import Settings
+    from runonce.stores.protocols import Stores
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B", bound="Begun")
 
 
-async def ending(body: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
-    """Result and error of an async body. Caught inside its task: a loop lets SystemExit through and would end."""
+@dataclass(eq=False, slots=True, kw_only=True)
+class Begun:
+    """Claimed work between its begin and its finish."""
+
+    who: str
+    """Such as "Job nightly_report"."""
+    body: Callable[..., Any]
+    arguments: Sequence[Any]
+    stop: StopSignal
+
+    def call(self) -> Any:
+        """Call the body."""
+        return self.body(*self.arguments)
+
+
+@dataclass(frozen=True)
+class Steps(Generic[B, A]):
+    """What surrounds a body; neither step raises anything that its host is not to see."""
+
+    begin: Callable[[], B | A]
+    """Makes the claim, or says why nothing runs."""
+    finish: Callable[[B, Any, BaseException | None], A]
+    """Given what the body returned and raised."""
+
+    def run(self) -> A:
+        """Begin, run the body, finish: in this thread, but what is to be awaited on the loop of all bodies."""
+        begun = self.begin()
+        if not isinstance(begun, Begun):
+            return begun
+        end: End = None, begun.stop.cause  # a host may have been told to stop meanwhile
+        return self.finish(cast("B", begun), *(end if end[1] is not None else _called(begun)))
+
+    async def run_async(self) -> A:
+        """The same for a host with an event loop of its own, which may cancel us at any time."""
+        begun, cancelled = await _to_its_end(in_thread(self.begin))
+        if not isinstance(begun, Begun):
+            return begun
+        if cancelled:
+            begun.stop.set(HostStopping())
+        end: End = None, begun.stop.cause
+        if end[1] is None:
+            ended = body_loop().run(lambda: _awaited(begun, begun.call), begun.stop)
+            end, _ = await _to_its_end(ended, lambda: begun.stop.set(HostStopping()))
+        answer, _ = await _to_its_end(in_thread(lambda: self.finish(cast("B", begun), *end)))
+        return answer
+
+
+class Flow(Generic[B]):
+    """What a dispatcher and a deliverer are: the parts they work with, and what is in flight on this host."""
+
+    def __init__(
+        self, stores: Stores, settings: Settings, registry: Registry, stop: StopSignal | None
+    ) -> None:
+        self.stores = stores
+        self.settings = settings
+        self.clock = registry.clock
+        self.stop = stop or StopSignal()
+        self.registry = registry
+        self._inflight: InFlight[B] = InFlight(registry.clock)
+
+    @property
+    def running(self) -> list[B]:
+        """What this host is running now."""
+        return self._inflight.items()
+
+    def drain(self, timeout: float) -> bool:
+        """Tell everything that the host stops and wait for it, `timeout` seconds in all; False when some goes on."""
+        self.stop.set(HostStopping())
+        return self._inflight.wait(timeout)
+
+
+def _called(begun: Begun) -> End:
     try:
-        return await body(*arguments), None
+        result = begun.call()
+        if not inspect.isawaitable(result):
+            return _looked_at(begun, result), None
+        try:
+            return body_loop().wait(lambda: _awaited(begun, lambda: result), begun.stop)
+        finally:
+            if inspect.iscoroutine(result):
+                result.close()  # it has ended, unless it could not even begin
     except BaseException as error:  # noqa: BLE001 - see the module
         return None, error
 
 
-async def to_its_end(awaitable: Awaitable[T], on_cancel: Callable[[], None] = lambda: None) -> tuple[T, bool]:
+async def _awaited(begun: Begun, call: Callable[[], Any]) -> End:
+    # Caught inside the body's task: a loop lets SystemExit through, and would end.
+    try:
+        result = call()
+        while inspect.isawaitable(result):
+            result = await result
+        return _looked_at(begun, result), None
+    except BaseException as error:  # noqa: BLE001 - see the module
+        return None, error
+
+
+def _looked_at(begun: Begun, result: Any) -> Any:
+    if isinstance(result, Generator | AsyncGenerator):
+        raise PermanentError(
+            f"{begun.who}: its function returned {type(result).__name__.replace('_', ' ')} "
+            f"{getattr(result, '__qualname__', '')!r}, so nothing of it has run; take its `yield` out, or go through "
+            f"it in the function."
+        )
+    return result
+
+
+async def _to_its_end(ending: Future[T], on_cancel: Callable[[], None] = lambda: None) -> tuple[T, bool]:
     """Await what must not be left half done, however often we are cancelled; whether we were."""
-    future, cancelled = asyncio.ensure_future(awaitable), False
+    # No task: what cancels every task it finds on this loop does not find it.
+    future, cancelled = asyncio.wrap_future(ending), False
     while not future.done():
         try:
             await asyncio.wait([future])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 import json
 import threading
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from runonce.errors import InputError
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from runonce.execution.stop import StopSignal
     from runonce.stores.protocols import Value
 
     Save = Callable[[str, Mapping[str, int], Mapping[str, Mapping[str, Value]]], None]
@@ -33,6 +36,7 @@ class Batches(Generic[T]):
         self,
         who: str,
         check: Callable[[], None],
+        stop: StopSignal,
         checkpoint: Checkpoint,
         items: Iterable[T],
         *,
@@ -45,6 +49,7 @@ class Batches(Generic[T]):
             raise InputError(f'{who}: a second batches loop needs a name of its own: name="…".')
         checkpoint.loops.add(name)
         self._check = check
+        self._stop = stop
         self._checkpoint = checkpoint
         self._items = items
         self._size = size
@@ -55,12 +60,27 @@ class Batches(Generic[T]):
             self._check()
             yield batch
             self._checkpoint.commit(self._name, done)
+        self._stop.told = False  # whatever it was told before, its work is done
 
     async def __aiter__(self) -> AsyncIterator[list[T]]:
         for batch, done in self._remaining():
             self._check()
             yield batch
-            await asyncio.to_thread(self._checkpoint.commit, self._name, done)
+            await self._committed(done)
+        self._stop.told = False
+
+    async def _committed(self, done: int) -> None:
+        """Commit in a thread. A cancellation waits for that: between two batches the run is stopped, not cut off."""
+        # As asyncio.to_thread does, but no task: nobody else finds it and cancels it.
+        call = partial(contextvars.copy_context().run, self._checkpoint.commit, self._name, done)
+        commit = asyncio.get_running_loop().run_in_executor(None, call)
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            await asyncio.wait([commit])
+            commit.result()
+            self._check()
+            raise
 
     def _remaining(self) -> Iterator[tuple[list[T], int]]:
         done = self._checkpoint.progress.get(self._name, 0)

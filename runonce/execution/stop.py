@@ -26,6 +26,10 @@ class StopSignal:
         self._lock = threading.RLock()
         self._listeners: list[Callable[[RunInterrupted], None]] = []
         self._parent = parent
+        self.told = False
+        """Whether the body knows: it asked, or was cancelled, and its batches have not run out since."""
+        self.done = False
+        """Whether the body has said that its work is done all the same."""
         if parent is not None:
             parent.listen(self.set)
 

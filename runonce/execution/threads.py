@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextvars
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
 
 
 def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
@@ -24,6 +27,20 @@ def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
+
+
+def in_thread(call: Callable[[], T]) -> Future[T]:
+    """What comes of a call in a daemon thread of its own, which no other call can keep waiting."""
+    ended: Future[T] = Future()
+
+    def carry_out() -> None:
+        try:
+            ended.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - for whoever waits for it
+            ended.set_exception(error)
+
+    start_thread(carry_out, "begin-or-finish")
+    return ended
 
 
 def _thread_local() -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from runonce.errors import StoreError
 from runonce.hosts.manifest import START_UP
 from runonce.messages.consumer import Consumer
+from runonce.runs.dispatch import Refusal
 from runonce.runs.rows import Outcome
 from runonce.runs.table import read_job
 
@@ -59,7 +60,7 @@ def start_again(result: Result) -> bool:
     """Whether the platform should start the execution again."""
     if not result.ran:
         return isinstance(result.error, StoreError)
-    return result.outcome in (Outcome.STOPPED, Outcome.ABANDONED, Outcome.UNKNOWN)
+    return result.outcome in (Outcome.STOPPED, Outcome.ABANDONED) or not result.recorded
 
 
 def failed_for_good(dispatcher: Dispatcher, result: Result) -> bool:
@@ -68,8 +69,8 @@ def failed_for_good(dispatcher: Dispatcher, result: Result) -> bool:
     Costs one read where the fire time was turned away as done.
     """
     if result.outcome in (Outcome.FAILED, Outcome.UNKNOWN):
-        return result.outcome is Outcome.FAILED or not result.ran
-    if result.ran or result.error is not None or result.reason == "held elsewhere":
+        return result.recorded
+    if result.refusal is not Refusal.TURNED_AWAY:
         return False
     try:
         row, _ = read_job(dispatcher.registry, result.job)

@@ -260,6 +260,10 @@ class MessageClaim(Owned[tuple[MessageRow]]):
             )
         )
 
+    def hold(self, reason: str) -> None:
+        """Mark the message unknown: whether it took effect is for its reconcile hook or a person to say."""
+        self._change(lambda row: replace(row, state=State.UNKNOWN, reason=reason))
+
     def fail(self, reason: str, error: str = "") -> None:
         """Mark the message failed for good; raises as `done`."""
         now = self._registry.clock.now()

@@ -127,7 +127,7 @@ class Consumer:
         def work() -> None:
             try:
                 settlement = self._deliverer.deliver(self._handler, job.received.delivery)
-            except Exception:
+            except BaseException:
                 log.exception("handler %s: a delivery failed in the toolkit", self._handler.name)
                 settlement = Reschedule(REST, "the toolkit failed")
             self._done.put((job, settlement))

@@ -9,8 +9,6 @@ As in `dispatch`, nothing is raised into the host; what it has to do to the mess
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from runonce.errors import (
     Fenced,
-    HostStopping,
     InputError,
     LeaseLost,
     PermanentError,
@@ -29,16 +26,16 @@ from runonce.errors import (
     TransportError,
 )
 from runonce.execution.blobs import Blobs
-from runonce.execution.body import brief, ending, to_its_end, told
+from runonce.execution.body import Begun, Flow, Steps, brief, told
 from runonce.execution.checkpoint import Checkpoint
-from runonce.execution.inflight import InFlight
+from runonce.execution.ending import Ending, judge
 from runonce.execution.lease import Lease
 from runonce.execution.log import run_logger
 from runonce.execution.registry import Registry
 from runonce.execution.stop import StopSignal
 from runonce.messages.backoff import backoff
 from runonce.messages.claim import Delivered, MessageClaim, claim_message
-from runonce.messages.heartbeat import Heartbeats
+from runonce.messages.heartbeat import Heartbeats, over_its_time
 from runonce.messages.message import BadMessageError, Message
 from runonce.messages.reading import Prepared, prepare
 from runonce.messages.rights import Rights
@@ -58,24 +55,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runonce.deliver")
 
+WHEN_STOPPING = 1.0
+"""Seconds after which a message comes again that a stopping host gives back: at once, it would take it again itself."""
 LOCK_POLL = 0.25
 """Seconds between tries for a handler's lock."""
 
 
-@dataclass(eq=False, slots=True)
-class Working:
+@dataclass(eq=False, slots=True, kw_only=True)
+class Working(Begun):
     """A claimed message between `begin` and `finish`."""
 
     handler: Handler
     delivery: Delivery
     message: Message
-    arguments: list[Any]
     claim: MessageClaim
     rights: Rights
-    lock: Lease | None
+    deadline: float
+    """The elapsed time at which it must have ended."""
+    lock: Lease | None = None
 
 
-class Deliverer:
+class Deliverer(Flow[Working]):
     """Handles messages for one host; safe to call from many threads."""
 
     def __init__(
@@ -88,53 +88,17 @@ class Deliverer:
         host: str,
         stop: StopSignal | None = None,
     ) -> None:
-        self.stores = stores
-        self.settings = settings
-        self.clock = clock
-        self.stop = stop or StopSignal()
-        self.registry = Registry(stores.claims, settings.namespace, clock, host)
+        super().__init__(stores, settings, Registry(stores.claims, settings.namespace, clock, host), stop)
         self.heartbeats = Heartbeats(clock)
-        self._inflight: InFlight[Working] = InFlight(clock)
         self._sender = sender
 
     def deliver(self, handler: Handler, delivery: Delivery) -> Settlement:
         """Handle one delivery, whose handler may be sync or async, to its end in this thread."""
-        if handler.is_async:
-            return asyncio.run(self.deliver_async(handler, delivery))
-        working = self.begin(handler, delivery)
-        if not isinstance(working, Working):
-            return working
-        result = None
-        error: BaseException | None = working.rights.stop.cause  # a host may have been told to stop meanwhile
-        try:
-            if error is None:
-                result = handler.body(*working.arguments)
-        except BaseException as raised:  # noqa: BLE001 - SystemExit of a job must not end its host
-            error = raised
-        return self.finish(working, result, error)
+        return Steps(lambda: self.begin(handler, delivery), self.finish).run()
 
     async def deliver_async(self, handler: Handler, delivery: Delivery) -> Settlement:
-        """The same on a running event loop: the handler as a task of its own, the rest in a thread."""
-        working, cancelled = await to_its_end(asyncio.to_thread(self.begin, handler, delivery))
-        if not isinstance(working, Working):
-            return working
-        if cancelled:
-            working.rights.stop.set(HostStopping())
-        if working.rights.stop.cause is not None:  # before the handler has begun
-            return await asyncio.to_thread(self.finish, working, None, working.rights.stop.cause)
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(ending(handler.body, *working.arguments))
-
-        def cancel(_: RunInterrupted) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the task is over
-                loop.call_soon_threadsafe(task.cancel)
-
-        working.rights.stop.listen(cancel)
-        # When the host cancels us, the handler must hear of it.
-        await to_its_end(asyncio.wait([task]), lambda: working.rights.stop.set(HostStopping()))
-        result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
-        settlement, _ = await to_its_end(asyncio.to_thread(self.finish, working, result, error))
-        return settlement
+        """The same for an async handler, without blocking the event loop this is called on."""
+        return await Steps(lambda: self.begin(handler, delivery), self.finish).run_async()
 
     # -- begin ----------------------------------------------------------------------------------------------
 
@@ -142,7 +106,7 @@ class Deliverer:
         """Read, claim and lock; or how the message is to be settled without running anything."""
         with self._inflight.beginning():
             if self.stop.cause is not None:
-                return Reschedule(0.0, "this host is stopping")
+                return Reschedule(WHEN_STOPPING, "this host is stopping")
             if delivery.only_for not in ("", handler.subscription):
                 return Complete(duplicate=True)  # another subscription's copy, which the topic gave us too
             working = self._begin(handler, delivery)
@@ -194,6 +158,7 @@ class Deliverer:
     ) -> Working | Settlement:
         stop = StopSignal(self.stop)
         limit = float("inf") if handler.max_runtime is None else handler.max_runtime
+        deadline = self.clock.elapsed() + limit
         row = claim.row
         owner = f"{handler.name}/{row.key}".encode("ascii", "backslashreplace").decode()
 
@@ -214,8 +179,19 @@ class Deliverer:
             outbox=list(row.outbox),
             follow_ups=row.follow_ups,
         )
-        self.heartbeats.watch(claim, stop, self.clock.elapsed() + limit)
-        working = Working(handler, delivery, prepared.message, prepared.arguments, claim, rights, None)
+        self.heartbeats.watch(claim, stop, deadline)
+        working = Working(
+            who=f"Handler {handler.name}",
+            body=handler.body,
+            arguments=prepared.arguments,
+            stop=stop,
+            handler=handler,
+            delivery=delivery,
+            message=prepared.message,
+            claim=claim,
+            rights=rights,
+            deadline=deadline,
+        )
         prepared.message.grant(rights)
         if prepared.lock is not None:
             try:
@@ -245,20 +221,20 @@ class Deliverer:
         delay = backoff(working.delivery.reschedules)
         try:
             working.claim.release(self.clock.now() + timedelta(seconds=delay), reason, failed=False)
-        except RunonceError as error:
+        except (RunonceError, RunInterrupted) as error:
             log.warning("handler %s: not released, its claim ends by itself: %s", working.handler.name, error)
         finally:
             working.claim.let_go()
-            working.rights.stop.detach()
+            working.stop.detach()
         return Reschedule(delay, reason)
 
     # -- finish ---------------------------------------------------------------------------------------------
 
     def finish(self, working: Working, result: Any, error: BaseException | None) -> Settlement:
         """Finish the claim by what came of the handler, and how to settle the message."""
+        if self.clock.elapsed() >= working.deadline:  # the heartbeat that tells it may be late
+            over_its_time(working.claim, working.stop)
         try:
-            if isinstance(error, asyncio.CancelledError):
-                error = working.rights.stop.cause or HostStopping()
             settlement = self._finished(working, result, error)
         except (LeaseLost, Fenced) as lost:
             settlement = Reschedule(backoff(working.delivery.reschedules), str(lost))
@@ -266,7 +242,7 @@ class Deliverer:
             settlement = self._unrecorded(working, error, trouble)
         finally:
             working.claim.let_go()
-            working.rights.stop.detach()
+            working.stop.detach()
             if working.lock is not None:
                 working.lock.release()
             self._inflight.remove(working)
@@ -279,29 +255,33 @@ class Deliverer:
             if error is not None:
                 working.rights.log.warning("raised after its commit, which stands", exc_info=error)
             return self._followed_up(working, result)
+        ending, error = judge(error, working.stop, held=claim.held)
         if error is None:
             try:
                 check_outbox(working.handler.name, working.rights.outbox)
             except InputError as misuse:  # what the handler sends cannot be kept
-                error = misuse
+                ending, error = Ending.FAILED, misuse
             else:
                 claim.done(outbox=working.rights.outbox)
                 return self._followed_up(working, result)
-        settlement = self._not_done(working, error)
+        settlement = self._not_done(working, ending, error)
         if _done(claim):  # by a message.commit that got no answer
             return self._followed_up(working, result)
         return settlement
 
-    def _not_done(self, working: Working, error: BaseException) -> Settlement:
+    def _not_done(self, working: Working, ending: Ending, error: BaseException) -> Settlement:
         claim, handler = working.claim, working.handler
-        if isinstance(error, LeaseLost | Fenced):
+        if ending is Ending.LOST:
             delay = backoff(working.delivery.reschedules)
-            if claim.held:  # then it is the handler's lock, or a blob, that it lost
+            if claim.held:  # then it is the handler's lock that it lost
                 claim.release(self.clock.now() + timedelta(seconds=delay), str(error), failed=False)
             return Reschedule(delay, str(error))
-        if isinstance(error, HostStopping | KeyboardInterrupt):
+        if ending is Ending.CUT_OFF and handler.on_abandoned == "hold":
+            claim.hold(f"{self.registry.host} was stopping and cut it off")
+            return Reschedule(WHEN_STOPPING, claim.row.reason)
+        if ending in (Ending.STOPPED, Ending.CUT_OFF):
             claim.release(None, f"{self.registry.host} was stopping", failed=False)
-            return Reschedule(0.0, f"{self.registry.host} was stopping")
+            return Reschedule(WHEN_STOPPING, claim.row.reason)
         reason = brief(error)[:LONGEST_TEXT]
         failures = claim.row.failures + 1
         if isinstance(error, PermanentError) or failures > handler.retry.retries:
@@ -344,11 +324,6 @@ class Deliverer:
             f"Handler {working.handler.name}, message {working.message.message_id}: it was handled, but that "
             f"could not be recorded on its claim ({trouble}). Do not replay it unless its effect may happen twice.",
         )
-
-    def drain(self, timeout: float) -> bool:
-        """Tell all handlers that the host stops and wait for them; False when some go on after `timeout` seconds."""
-        self.stop.set(HostStopping())
-        return self._inflight.wait(timeout)
 
     def _say(self, working: Working, settlement: Settlement, error: BaseException | None) -> None:
         say = working.rights.log

@@ -70,7 +70,7 @@ class Heartbeats:
     def _beat(self, claim: MessageClaim, stop: StopSignal, limit: float) -> None:
         if self._clock.elapsed() >= limit:
             # Told, and no longer kept alive: a wedged handler must not hold its message for ever.
-            stop.set(TimeLimitExceeded(f"Handler {claim.row.handler}: over its max_runtime."))
+            over_its_time(claim, stop)
             return
         wait = None
         try:
@@ -89,6 +89,18 @@ class Heartbeats:
             return
         with self._lock:
             self._push(claim, stop, limit, wait)
+
+
+def over_its_time(claim: MessageClaim, stop: StopSignal) -> None:
+    """Tell a handler that it is over its max_runtime, and the log, unless it has to stop already."""
+    if stop.cause is None:
+        handler = claim.row.handler
+        stop.set(TimeLimitExceeded(f"Handler {handler}: over its max_runtime."))
+        log.error(
+            "handler %s, message %s: over its max_runtime; it is told to stop, and counts as failed",
+            handler,
+            claim.row.message_id,
+        )
 
 
 def _forever(heartbeats: weakref.ref[Heartbeats], clock: Clock, gone: threading.Event) -> Callable[[], None]:

@@ -175,9 +175,14 @@ class Message:
 
     @property
     def stopping(self) -> bool:
-        """True once the handler should end: claim lost, host stopping, or over its time limit."""
+        """True once the handler should end: claim lost, host stopping, or over its time limit.
+
+        A handler that has seen it and returns counts as stopped, and the message comes again, unless it calls `done`.
+        """
         rights = self._own()
-        return rights.stop.cause is not None or not rights.claim.held
+        stopping = rights.stop.cause is not None or not rights.claim.held
+        rights.stop.told |= stopping
+        return stopping
 
     def check(self) -> None:
         """Return while the work may go on.
@@ -185,11 +190,20 @@ class Message:
         Raises:
             LeaseLost, HostStopping, TimeLimitExceeded: It may not. Let it pass; the message comes again.
         """
+        if not self.stopping:
+            return
         rights = self._own()
-        cause = rights.stop.cause
-        if cause is not None:
+        if (cause := rights.stop.cause) is not None:
             raise type(cause)(str(cause))
         rights.claim.check()
+
+    def done(self) -> None:
+        """Say that the work is complete, although the handler may have been told to stop; the message is then done.
+
+        Not needed after `commit`, where `batches` ran out, or where the handler never asked. Over its max_runtime it
+        fails all the same.
+        """
+        self._own().stop.done = True
 
     def batches(self, items: Iterable[T], *, size: int, name: str = "items") -> Batches[T]:
         """The items in batches, from the first batch an earlier attempt did not finish.
@@ -205,7 +219,15 @@ class Message:
         Raises:
             InputError: size is less than 1, or there is a loop of that name already.
         """
-        return Batches(f"Handler {self.handler}", self.check, self.checkpoint, items, size=size, name=name)
+        return Batches(
+            f"Handler {self.handler}",
+            self.check,
+            self._own().stop,
+            self.checkpoint,
+            items,
+            size=size,
+            name=name,
+        )
 
     def commit(self, effects: Mapping[str, Mapping[str, Value]]) -> None:
         """Write rows of your own and mark the message done, in one transaction: both, or neither.

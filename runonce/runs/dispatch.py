@@ -5,24 +5,21 @@
     (body)    the job's own code, in the host's thread or on its event loop
     finish    outcome → record → release
 
-`execute` and `execute_async` are those steps around a `def` and an `async def`; they raise nothing into the
-host, whatever the body or the storage does.
+`execute` and `execute_async` are those steps around the body; they raise nothing into the host, whatever the body
+or the storage does.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from runonce.errors import (
-    AlreadyRecordedError,
     Fenced,
-    HostStopping,
     InputError,
     LeaseLost,
     PermanentError,
@@ -33,8 +30,8 @@ from runonce.errors import (
     TimeLimitExceeded,
 )
 from runonce.execution.blobs import Blobs
-from runonce.execution.body import brief, ending, to_its_end, told
-from runonce.execution.inflight import InFlight
+from runonce.execution.body import Begun, Flow, Steps, brief, told
+from runonce.execution.ending import Ending, judge
 from runonce.execution.lease import Lease
 from runonce.execution.log import run_logger
 from runonce.execution.registry import Registry
@@ -71,7 +68,14 @@ class Result:
     reason: str = ""
     attempt: int = 0
     error: BaseException | None = None
-    """What the body raised, where it did."""
+    """What the body raised, where it did; or why it could not be claimed or recorded."""
+    refusal: Refusal | None = None
+    """Why nothing ran, where that was so."""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the outcome is on the run's row, or there is nothing to record."""
+        return not (self.ran and self.outcome is Outcome.UNKNOWN and isinstance(self.error, RunonceError))
 
     @property
     def ran(self) -> bool:
@@ -79,19 +83,32 @@ class Result:
         return self.attempt > 0
 
 
-@dataclass(eq=False, slots=True)
-class Started:
+@dataclass(eq=False, slots=True, kw_only=True)
+class Started(Begun):
     """A claimed run between `begin` and `finish`."""
 
     job: ScheduledJob
     run: Run
     claim: Claim
     lease: Lease
-    stop: StopSignal
-    ended: threading.Event
+    deadline: float
+    """The elapsed time at which it must have ended."""
+    ended: threading.Event = field(default_factory=threading.Event)
 
 
-class Dispatcher:
+class Refusal(StrEnum):
+    """Why nothing ran here."""
+
+    STOPPING = "this host is stopping"
+    HELD_ELSEWHERE = "held elsewhere"
+    TURNED_AWAY = "turned away"
+    """By the rows: done, paused, or not due."""
+    OUT_OF_REACH = "storage was out of reach, the next recovery tick tries again"
+    NOT_CLAIMED = "it was not begun"
+    LEASE_LOST = "its lease was lost before it began, so it stays due"
+
+
+class Dispatcher(Flow[Started]):
     """Runs jobs for one host; safe to call from many threads."""
 
     def __init__(
@@ -104,18 +121,8 @@ class Dispatcher:
         host: str,
         stop: StopSignal | None = None,
     ) -> None:
+        super().__init__(stores, settings, Registry(stores.runs, settings.namespace, clock, host), stop)
         self.jobs = jobs
-        self.stores = stores
-        self.settings = settings
-        self.clock = clock
-        self.stop = stop or StopSignal()
-        self.registry = Registry(stores.runs, settings.namespace, clock, host)
-        self._inflight: InFlight[Started] = InFlight(clock)
-
-    @property
-    def running(self) -> list[Started]:
-        """What this host is running now."""
-        return self._inflight.items()
 
     # -- which fire time ------------------------------------------------------------------------------------
 
@@ -155,44 +162,21 @@ class Dispatcher:
 
     def execute(self, job: ScheduledJob, fire_time: datetime, *, by: By, replay: bool = False) -> Result:
         """Run one fire time of a job, whose body may be sync or async, to its end in this thread."""
-        if job.is_async:
-            return asyncio.run(self.execute_async(job, fire_time, by=by, replay=replay))
-        started = self.begin(job, fire_time, by=by, replay=replay)
-        if isinstance(started, Result):
-            return started
-        error: BaseException | None = started.stop.cause  # a host may have been told to stop meanwhile
-        try:
-            if error is None:
-                job.body(started.run)
-        except BaseException as raised:  # noqa: BLE001 - SystemExit of a job must not end its host
-            error = raised
-        return self.finish(started, error)
+        return self._steps(job, fire_time, by, replay=replay).run()
 
     async def execute_async(
         self, job: ScheduledJob, fire_time: datetime, *, by: By, replay: bool = False
     ) -> Result:
-        """The same on a running event loop: the body as a task of its own, the rest in a thread."""
-        beginning = asyncio.to_thread(self.begin, job, fire_time, by=by, replay=replay)
-        started, cancelled = await to_its_end(beginning)
-        if isinstance(started, Result):
-            return started
-        if cancelled:
-            started.stop.set(HostStopping())
-        if started.stop.cause is not None:  # before its body has begun
-            return await asyncio.to_thread(self.finish, started, started.stop.cause)
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(ending(job.body, started.run))
+        """The same for an async body, without blocking the event loop this is called on."""
+        return await self._steps(job, fire_time, by, replay=replay).run_async()
 
-        def cancel(_: RunInterrupted) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the task is over
-                loop.call_soon_threadsafe(task.cancel)
-
-        started.stop.listen(cancel)
-        # When the host cancels us, the body must hear of it.
-        await to_its_end(asyncio.wait([task]), lambda: started.stop.set(HostStopping()))
-        error = asyncio.CancelledError() if task.cancelled() else task.result()[1]
-        result, _ = await to_its_end(asyncio.to_thread(self.finish, started, error))
-        return result
+    def _steps(
+        self, job: ScheduledJob, fire_time: datetime, by: By, *, replay: bool
+    ) -> Steps[Started, Result]:
+        return Steps(
+            lambda: self.begin(job, fire_time, by=by, replay=replay),
+            lambda started, _, error: self.finish(started, error),
+        )
 
     def begin(
         self, job: ScheduledJob, fire_time: datetime, *, by: By, replay: bool = False
@@ -200,7 +184,7 @@ class Dispatcher:
         """Lease, claim, and a run to hand to the body; or why nothing runs here."""
         with self._inflight.beginning():
             if self.stop.cause is not None:
-                return Result(job.name, fire_time, Outcome.SKIPPED, "this host is stopping")
+                return self._refused(job, fire_time, Refusal.STOPPING)
             return self._begin(job, fire_time.astimezone(UTC).replace(microsecond=0), by=by, replay=replay)
 
     def _begin(self, job: ScheduledJob, fire_time: datetime, *, by: By, replay: bool) -> Started | Result:
@@ -209,37 +193,47 @@ class Dispatcher:
                 self.stores.leases, self.registry.lock_name(job.name), self.settings.lease, self.clock
             )
             if lease is None:
-                return Result(job.name, fire_time, Outcome.SKIPPED, "held elsewhere")
+                return self._refused(job, fire_time, Refusal.HELD_ELSEWHERE)
         except StoreError as error:
-            return self._not_reached(job, fire_time, error)
+            return self._not_claimed(job, fire_time, error)
         try:
             claimed = claim(self.registry, job, fire_time, lease, by=by, replay=replay)
         except (StoreError, RunInterrupted) as error:
             lease.release()
-            return self._not_reached(job, fire_time, error)
+            return self._not_claimed(job, fire_time, error)
         except BaseException:
             lease.release()
             raise
         if isinstance(claimed, Refused):
             lease.release()
-            if (
-                claimed.outcome is not Outcome.SKIPPED
-            ):  # given up for good without being run: somebody must hear of it
+            # Given up for good without being run: somebody must hear of it.
+            if claimed.outcome is not Outcome.SKIPPED:
                 log.error(
                     "job %s, fire time %s: %s: %s", job.name, fire_time, claimed.outcome, claimed.reason
                 )
-            return Result(job.name, fire_time, claimed.outcome, claimed.reason)
-        return self._start(job, claimed, lease)
-
-    def _not_reached(self, job: ScheduledJob, fire_time: datetime, error: RunonceError) -> Result:
-        away = isinstance(error, StoreUnavailableError)
-        why = "storage was out of reach, the next recovery tick tries again" if away else "it was not begun"
-        reason = f"{why}: {error}"
-        log.warning("job %s, fire time %s: %s", job.name, fire_time, reason)
-        return Result(job.name, fire_time, Outcome.SKIPPED, reason, error=error)
-
-    def _start(self, job: ScheduledJob, claimed: Claim, lease: Lease) -> Started:
+            return Result(job.name, fire_time, claimed.outcome, claimed.reason, refusal=Refusal.TURNED_AWAY)
         stop = StopSignal(self.stop)
+        try:
+            return self._start(job, claimed, lease, stop)
+        except BaseException:  # such as no thread for the renewal: nobody would ever finish it
+            stop.detach()
+            lease.release()
+            raise
+
+    @staticmethod
+    def _refused(job: ScheduledJob, fire_time: datetime, refusal: Refusal) -> Result:
+        return Result(job.name, fire_time, Outcome.SKIPPED, str(refusal), refusal=refusal)
+
+    @staticmethod
+    def _not_claimed(job: ScheduledJob, fire_time: datetime, error: StoreError | RunInterrupted) -> Result:
+        refusal = Refusal.NOT_CLAIMED if isinstance(error, StoreError) else Refusal.LEASE_LOST
+        if isinstance(error, StoreUnavailableError):
+            refusal = Refusal.OUT_OF_REACH
+        reason = f"{refusal}: {error}"
+        log.warning("job %s, fire time %s: %s", job.name, fire_time, reason)
+        return Result(job.name, fire_time, Outcome.SKIPPED, reason, error=error, refusal=refusal)
+
+    def _start(self, job: ScheduledJob, claimed: Claim, lease: Lease, stop: StopSignal) -> Started:
         now = self.clock.elapsed()
         limit = float("inf") if job.max_runtime is None else job.max_runtime
         lease.renew_until(now + limit + self.settings.shutdown_timeout)
@@ -254,14 +248,23 @@ class Dispatcher:
             log=run_logger(job.name, f"{claimed.run.fire_time:%Y-%m-%dT%H:%M:%SZ}", claimed.run.attempt),
             deadline=now + limit,
         )
-        started = Started(job, run, claimed, lease, stop, threading.Event())
-        self._inflight.add(started)
-        if (
-            not lease.held
-        ):  # paused since it claimed: somebody may have taken over, so the body does not begin
+        started = Started(
+            who=f"Job {job.name}",
+            body=job.body,
+            arguments=(run,),
+            stop=stop,
+            job=job,
+            run=run,
+            claim=claimed,
+            lease=lease,
+            deadline=now + limit,
+        )
+        # Paused since it claimed: somebody may have taken over, so the body does not begin.
+        if not lease.held:
             stop.set(LeaseLost(f"Job {job.name}: its lease ran out before the run began."))
         if job.max_runtime is not None:
-            start_thread(lambda: self._watch(started, job.max_runtime or 0.0), f"runonce-limit-{job.name}")
+            start_thread(lambda: self._watch(started, limit), f"runonce-limit-{job.name}")
+        self._inflight.add(started)
         run.log.info(
             "started (token %d, by %s, on %s)", claimed.run.token, claimed.run.by, self.registry.host
         )
@@ -269,12 +272,19 @@ class Dispatcher:
 
     def _watch(self, started: Started, limit: float) -> None:
         if not self.clock.wait(started.ended, limit):
-            name = started.job.name
-            started.stop.set(TimeLimitExceeded(f"Job {name} ran longer than its max_runtime of {limit:g} s."))
+            self._over_its_time(started)
+
+    def _over_its_time(self, started: Started) -> None:
+        if started.stop.cause is None:
+            limit = f"its max_runtime of {started.job.max_runtime:g} s"
+            started.stop.set(TimeLimitExceeded(f"Job {started.job.name} ran longer than {limit}."))
+            started.run.log.error("over %s: it is told to stop, and counts as failed", limit)
 
     def finish(self, started: Started, error: BaseException | None) -> Result:
         """Record what came of the body, release the lease, and say it."""
         started.ended.set()
+        if self.clock.elapsed() >= started.deadline:  # the thread that watches may be late
+            self._over_its_time(started)
         try:
             result = self._record(started, self._judge(started, error))
         finally:
@@ -302,25 +312,22 @@ class Dispatcher:
     def _judge(self, started: Started, error: BaseException | None) -> Result:
         """The outcome of what the body did."""
         job, row = started.job, started.claim.run
+        ending, error = judge(error, started.stop, held=started.lease.held)
+        return Result(job.name, row.fire_time, *self._outcome(started, ending, error), row.attempt, error)
 
-        def result(outcome: Outcome, reason: str = "") -> Result:
-            return Result(job.name, row.fire_time, outcome, reason, row.attempt, error)
-
-        if isinstance(error, asyncio.CancelledError):
-            # Without a cause of ours the body was cancelled by something of its own, and has failed.
-            error = started.stop.cause or error
+    def _outcome(self, started: Started, ending: Ending, error: BaseException | None) -> tuple[Outcome, str]:
+        job, host = started.job, self.registry.host
         if error is None:
-            return result(Outcome.SUCCEEDED)
-        if isinstance(error, LeaseLost | Fenced):
-            return result(Outcome.ABANDONED, str(error))
-        if isinstance(error, HostStopping | KeyboardInterrupt):
-            return result(
-                Outcome.STOPPED, f"{self.registry.host} was stopping; goes on from its last checkpoint"
-            )
-        reason = brief(error)
-        if isinstance(error, PermanentError) or row.failures >= job.retry.retries:
-            return result(Outcome.FAILED, reason)
-        return result(Outcome.RETRYING, reason)
+            return Outcome.SUCCEEDED, ""
+        match ending:
+            case Ending.LOST:
+                return Outcome.ABANDONED, str(error)
+            case Ending.CUT_OFF if job.on_abandoned == "hold":
+                return Outcome.UNKNOWN, f'{host} was stopping and cut it off, and on_abandoned="hold"'
+            case Ending.STOPPED | Ending.CUT_OFF:
+                return Outcome.STOPPED, f"{host} was stopping; goes on from its last checkpoint"
+        failed = isinstance(error, PermanentError) or started.claim.run.failures >= job.retry.retries
+        return Outcome.FAILED if failed else Outcome.RETRYING, brief(error)
 
     def _record(self, started: Started, result: Result) -> Result:
         if result.outcome is Outcome.ABANDONED:
@@ -329,7 +336,7 @@ class Dispatcher:
         if result.outcome is Outcome.RETRYING:
             wait = started.job.retry.wait(started.claim.run.failures + 1)
             retry_at = self.clock.now() + timedelta(seconds=wait)
-        error = "" if result.error is None else told(result.error)
+        traceback = "" if result.error is None else told(result.error)
         # What no checkpoint took along goes with the outcome, so that a death cannot come between the two.
         succeeded = result.outcome is Outcome.SUCCEEDED
 
@@ -337,7 +344,7 @@ class Dispatcher:
             started.claim.finish(
                 result.outcome,
                 reason=result.reason[:LONGEST_TEXT],
-                error=error,
+                error=traceback,
                 retry_at=retry_at,
                 entries=entries,
             )
@@ -348,13 +355,14 @@ class Dispatcher:
             else:
                 finish({})
         except (LeaseLost, Fenced) as lost:
-            return Result(result.job, result.fire_time, Outcome.ABANDONED, str(lost), result.attempt, lost)
-        except (AlreadyRecordedError, StoreError) as trouble:
+            return replace(result, outcome=Outcome.ABANDONED, reason=str(lost), error=lost)
+        except Exception as trouble:  # noqa: BLE001 - a value that the storage's library refuses raises anything
             with_entries = succeeded and not started.run.ledger.is_empty
             if with_entries and not isinstance(trouble, StoreUnavailableError):
                 return self._record(started, self._judge(started, trouble))  # the entries were refused
             reason = f"ended as {result.outcome}, which could not be recorded: {trouble}"
-            return Result(result.job, result.fire_time, Outcome.UNKNOWN, reason, result.attempt, trouble)
+            error = trouble if isinstance(trouble, RunonceError) else StoreError(reason)
+            return replace(result, outcome=Outcome.UNKNOWN, reason=reason, error=error)
         return result
 
     def _say(self, started: Started, result: Result) -> None:
@@ -370,23 +378,20 @@ class Dispatcher:
 
     # -- stopping -------------------------------------------------------------------------------------------
 
-    def drain(self, timeout: float) -> bool:
-        """Tell all runs that the host stops and wait for them, `timeout` seconds in all; False when some go on."""
-        self.stop.set(HostStopping())
-        return self._inflight.wait(timeout)
-
     def abandon(self) -> list[str]:
-        """Give up runs that did not heed the stop: record them as stopped, release their leases; their jobs.
+        """Give up runs that did not heed the stop: record them, release their leases; their jobs.
 
         To be called only right before the process ends, for their code still runs.
         """
         left = self.running
         for started in left:
-            reason = f"it did not stop within {self.settings.shutdown_timeout:g} s on {self.registry.host}"
             row = started.claim.run
-            self._record(
-                started, Result(started.job.name, row.fire_time, Outcome.STOPPED, reason, row.attempt)
-            )
+            reason = f"it did not stop within {self.settings.shutdown_timeout:g} s on {self.registry.host}"
+            outcome = Outcome.STOPPED
+            if started.job.on_abandoned == "hold":  # its code is cut off wherever it is
+                outcome, reason = Outcome.UNKNOWN, f'{reason}, and on_abandoned="hold"'
+            self._record(started, Result(started.job.name, row.fire_time, outcome, reason, row.attempt))
+        for started in left:  # not before all are recorded: somebody else may begin then
             started.lease.release()
             self._hand_on(started)
         return [started.job.name for started in left]

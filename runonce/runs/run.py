@@ -71,8 +71,13 @@ class Run:
 
     @property
     def stopping(self) -> bool:
-        """True once the run should end: lease lost, host stopping, or over its time limit."""
-        return self._stop.cause is not None or not self._lease.held
+        """True once the run should end: lease lost, host stopping, or over its time limit.
+
+        A run that has seen it and returns counts as stopped, and goes on elsewhere, unless it calls `done`.
+        """
+        stopping = self._stop.cause is not None or not self._lease.held
+        self._stop.told |= stopping
+        return stopping
 
     def check(self) -> None:
         """Return while the run may go on; call it wherever stopping is safe.
@@ -80,10 +85,18 @@ class Run:
         Raises:
             LeaseLost, HostStopping, TimeLimitExceeded: It may not. Let it pass; the toolkit records why.
         """
-        cause = self._stop.cause
-        if cause is not None:
+        if not self.stopping:
+            return
+        if (cause := self._stop.cause) is not None:
             raise type(cause)(str(cause))
         self._lease.check()
+
+    def done(self) -> None:
+        """Say that the work is complete, although the run may have been told to stop; it then has succeeded.
+
+        Not needed where `batches` ran out, or where the run never asked. Over its max_runtime it fails all the same.
+        """
+        self._stop.done = True
 
     def remaining(self) -> float:
         """Seconds left of the job's max_runtime, infinite without one; 0.0 once the run is told to stop."""
@@ -104,7 +117,9 @@ class Run:
         Raises:
             InputError: size is less than 1, or the run already has a loop of that name.
         """
-        return Batches(f"Job {self.job}", self.check, self.checkpoint, items, size=size, name=name)
+        return Batches(
+            f"Job {self.job}", self.check, self._stop, self.checkpoint, items, size=size, name=name
+        )
 
 
 class Ledger:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.faults import Boundary, Died, Fault, PassingClock
-from support.flows import AFTER_LEASE, AFTER_REQUEST, at, bodies, job_row, replica, run_row, work_off
+from support.flows import AFTER_LEASE, AFTER_REQUEST, at, bodies, job_row, replica, run_row, stop_at, work_off
 
-from runonce.errors import HostStopping, RunonceError, StoreUnavailableError
+from runonce.errors import RunonceError, StoreUnavailableError
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
@@ -58,7 +58,7 @@ def is_stopped_first(run: Run) -> None:
         for (item,) in run.batches(ITEMS, size=1):
             run.ledger.record(item, attempt=run.attempt)
             if item == "b":
-                raise HostStopping
+                stop_at(run)
     work(run)
 
 

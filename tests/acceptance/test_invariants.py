@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.faults import Boundary, Fault
-from support.flows import die, start, work_off
+from support.flows import die, start, stop_at, work_off
 from support.proxy import DROP_REPLY, FAILED_AFTER_APPLY, StorageProxy
 
 from runonce.clock import SystemClock
-from runonce.errors import Fenced, HostStopping, LeaseLost, ScheduleError, SettingsError
+from runonce.errors import Fenced, LeaseLost, ScheduleError, SettingsError
 from runonce.execution.lease import Lease
 from runonce.execution.options import MAX_ABANDONED
 from runonce.runs.definition import ScheduledJob, scheduled
@@ -286,7 +286,7 @@ def test_4_nothing_claimed_is_forgotten(hosts: Hosts) -> None:
 
     def stops_once(run: Run) -> None:
         if run.attempt == 1:
-            raise HostStopping
+            stop_at(run)
 
     assert tries(nightly(stops_once), next(days)).outcome is Outcome.SUCCEEDED
 

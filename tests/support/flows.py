@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from runonce.errors import HostStopping
 from runonce.hosts.purge import NAME
 from runonce.runs.dispatch import Dispatcher, Started
 from runonce.runs.recovery import recover
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.dispatch import Result
     from runonce.runs.rows import JobRow, RunRow
+    from runonce.runs.run import Run
     from runonce.stores.protocols import Stores
     from runonce.testing import ManualClock, Workbench
 
@@ -51,6 +53,12 @@ def start(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime) -> Sta
     started = dispatcher.begin(job, fire_time, by="timer")
     assert isinstance(started, Started), started
     return started
+
+
+def stop_at(run: Run) -> None:
+    """The run is told that its host stops, and ends here; the host itself goes on, for the rest of the test."""
+    run._stop.set(HostStopping())
+    run.check()
 
 
 def die(started: Started) -> None:

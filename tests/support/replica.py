@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from runonce.clock import SystemClock  # noqa: E402
-from runonce.errors import RunonceError  # noqa: E402
+from runonce.errors import RunInterrupted, RunonceError  # noqa: E402
 from runonce.hosts.discover import Discovered  # noqa: E402
 from runonce.hosts.local import LocalHost  # noqa: E402
 from runonce.hosts.runtime import Runtime  # noqa: E402
@@ -141,7 +141,7 @@ class Config:
             run.ledger.staged = {"too late": {"key": "too late"}}
             try:
                 write()
-            except RunonceError as error:
+            except (RunonceError, RunInterrupted) as error:
                 self.note(run, f"{what} refused", type(error).__name__)
             else:
                 self.note(run, f"{what} written")

@@ -195,7 +195,7 @@ def test_an_older_run_cannot_put_old_rates_over_new_ones() -> None:
     bench.stores.blobs.write(
         "test/rates/latest.json", b"newer", newer, etag=item.etag, content_type="text/plain"
     )
-    assert bench.run(exchange_rates, "2026-11-29T00:15:00Z").outcome == "abandoned"
+    assert bench.run(exchange_rates, "2026-11-29T00:15:00Z").outcome == "retrying"
     assert bench.blobs()["rates/latest.json"] == b"newer"
 
 

@@ -14,6 +14,7 @@ from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_o
 
 from runonce.errors import (
     AlreadyRecordedError,
+    Fenced,
     HostStopping,
     InputError,
     LeaseLost,
@@ -183,11 +184,7 @@ def test_a_paused_commit_is_rolled_back(bench: Workbench) -> None:
     paused = begun(other, one)
     bench.clock.advance(AFTER_CLAIM)
     bench.deliver(one, BODY, delivery_count=2)
-    with (
-        pytest.raises(LeaseLost)
-        if paused.claim._lost
-        else pytest.raises(Exception, match="refused") as caught
-    ):
+    with pytest.raises(Fenced, match="refused") as caught:
         paused.message.commit({"row": {"by": "paused"}})
     rescheduled(other.finish(paused, None, caught.value))
     assert [row["by"] for row in bench.effects(one)] == ["heir"]
@@ -351,31 +348,18 @@ def test_a_handler_may_find_the_message_bad(bench: Workbench) -> None:
     assert "its customer is unknown" in settlement.description
 
 
-class SilentError(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [SystemExit(3), SilentError(), GeneratorExit(), RecursionError("deep"), MemoryError(), StopIteration()],
-)
-def test_whatever_a_handler_raises_is_a_failure_and_stays_here(
-    bench: Workbench, error: BaseException
-) -> None:
-    """Nothing a handler raises gets out into the host, SystemExit and errors without a text included."""
-    one = handling(Doing(error))
-    settlement = rescheduled(bench.deliver(one, BODY))
-    assert type(error).__name__ in settlement.reason
-    assert row_of(bench, one).failures == 1
-
-
 @pytest.mark.parametrize("error", [HostStopping(), KeyboardInterrupt(), asyncio.CancelledError()])
 def test_being_stopped_is_no_failure(bench: Workbench, error: BaseException) -> None:
-    """A handler that ends because its host stops gives the message back at once, and nothing counts against it."""
-    one = handling(Doing(error))
-    settlement = rescheduled(bench.deliver(one, BODY))
-    assert (settlement.delay, settlement.reason) == (0.0, "test was stopping")
+    """A handler that ends because its host stops gives the message back, and nothing counts against it.
+
+    Not at once: on Functions it goes back as a copy, which the same host would take again before it has ended.
+    """
+    one = handling(Doing())
+    host = host_of(bench)
+    working = begun(host, one)
+    host.stop.set(HostStopping())
+    settlement = rescheduled(host.finish(working, None, error))
+    assert (settlement.delay, settlement.reason) == (1.0, "other was stopping")
     row = row_of(bench, one)
     assert (row.state, row.failures, row.retry_at) == (State.RELEASED, 0, None)
     assert host_of(bench).deliver(one, delivery(count=2)) == Complete()
@@ -386,7 +370,7 @@ def test_a_stopping_host_takes_nothing_on(bench: Workbench) -> None:
     body = Doing()
     one = handling(body)
     bench.stop.set(HostStopping())
-    assert bench.deliver(one, BODY) == Reschedule(0.0, "this host is stopping")
+    assert bench.deliver(one, BODY) == Reschedule(1.0, "this host is stopping")
     assert body.calls == []
     assert host_of(bench).deliver(one, delivery()) == Complete()
 
@@ -398,7 +382,7 @@ def test_a_host_told_to_stop_while_claiming_does_not_begin(bench: Workbench) -> 
     boundary, stop = Boundary(), StopSignal()
     boundary.meanwhile("commit", lambda: stop.set(HostStopping()))
     host = host_of(bench, stores=boundary.around(bench.stores), stop=stop)
-    assert rescheduled(host.deliver(one, delivery())).delay == 0.0
+    assert rescheduled(host.deliver(one, delivery())).delay == 1.0
     assert body.calls == []
     assert row_of(bench, one).state is State.RELEASED
 
@@ -416,7 +400,7 @@ def test_a_running_handler_hears_of_the_stop(bench: Workbench) -> None:
         message.check()
 
     one = handling(body)
-    assert rescheduled(bench.deliver(one, BODY)).delay == 0.0
+    assert rescheduled(bench.deliver(one, BODY)).delay == 1.0
     assert seen == [False, True]
     loads: list[Any] = []
     again = handling(lambda m: loads.append(m.checkpoint.load()))
@@ -924,93 +908,6 @@ def test_an_async_handler_has_the_same_outcomes(bench: Workbench) -> None:
     assert bench.deliver(one, BODY) == Complete(duplicate=True)
     rescheduled(bench.deliver(one, {"id": "B"}))
     assert dead(bench.deliver(one, {"id": "C"})).reason == "Failed"
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
-def test_an_async_handler_cannot_end_the_loop(bench: Workbench, error: BaseException) -> None:
-    """SystemExit and its like inside an async handler end the handler, and not the host's event loop."""
-
-    async def body(_: Message) -> None:
-        raise error
-
-    one = handling(body)
-
-    async def host() -> str:
-        await bench.deliverer.deliver_async(one, delivery())
-        await asyncio.sleep(0)
-        return "still here"
-
-    assert asyncio.run(host()) == "still here"
-    assert row_of(bench, one).state is State.RELEASED
-
-
-def test_an_async_handler_is_cancelled_when_its_host_stops(bench: Workbench) -> None:
-    """A stop cancels an async handler at its next await, and the message is given back at once."""
-
-    async def body(_: Message) -> None:
-        begun_it.set()
-        await asyncio.Event().wait()
-
-    one, begun_it = handling(body), threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        delivering = pool.submit(bench.deliver, one, BODY)
-        assert begun_it.wait(5)
-        bench.stop.set(HostStopping())
-        assert rescheduled(delivering.result(5)).delay == 0.0
-    assert row_of(bench, one).failures == 0
-
-
-def test_a_cancelled_delivery_is_finished_properly(bench: Workbench) -> None:
-    """A host that cancels a delivery, however often, has its claim given back before the task ends."""
-    one_begun = asyncio.Event()
-
-    async def body(_: Message) -> None:
-        one_begun.set()
-        await asyncio.Event().wait()
-
-    one = handling(body)
-
-    async def host() -> Any:
-        task = asyncio.create_task(bench.deliverer.deliver_async(one, delivery()))
-        await one_begun.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        task.cancel()
-        return await task
-
-    rescheduled(asyncio.run(host()))
-    assert row_of(bench, one).state is State.RELEASED
-    assert bench.deliverer.drain(0)
-
-
-def test_a_delivery_cancelled_while_claiming_is_given_back(bench: Workbench) -> None:
-    """A cancellation that comes while the claim is being made leaves no claim behind, and nothing runs."""
-    claiming, go_on = threading.Event(), threading.Event()
-    ran: list[str] = []
-
-    async def body(message: Message) -> None:
-        ran.append(message.key)
-
-    def hold() -> None:
-        claiming.set()
-        assert go_on.wait(5)
-
-    one, boundary = handling(body), Boundary()
-    boundary.meanwhile("commit", hold)
-    other = host_of(bench, stores=boundary.around(bench.stores))
-
-    async def host() -> Any:
-        task = asyncio.create_task(other.deliver_async(one, delivery()))
-        await asyncio.to_thread(claiming.wait, 5)
-        task.cancel()
-        await asyncio.sleep(0)
-        go_on.set()
-        return await task
-
-    rescheduled(asyncio.run(host()))
-    assert ran == []
-    assert row_of(bench, one).state is State.RELEASED
-    assert other.drain(0)
 
 
 def test_twenty_duplicates_at_once_have_one_effect(bench: Workbench) -> None:

@@ -21,6 +21,7 @@ from support.flows import (
     requests,
     run_row,
     start,
+    stop_at,
     work_off,
 )
 
@@ -243,31 +244,6 @@ WRONG: list[BaseException] = [
 ]
 
 
-@pytest.mark.parametrize("error", WRONG, ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("make", [raising, raising_async])
-def test_whatever_a_body_raises_is_its_failure(make: Callable[..., Any], error: BaseException) -> None:
-    """Nothing a body raises reaches the host, and the run is recorded as failed with the reason."""
-    job = nightly(make(error))
-    bench = bench_of(job)
-    result = bench.run(job, T)
-    assert result.outcome is Outcome.FAILED
-    name = (
-        "RuntimeError" if make is raising_async and isinstance(error, StopIteration) else type(error).__name__
-    )
-    assert result.reason.startswith(name)
-    assert name in run_row(bench, job, T).error
-    assert not bench.stores.leases.held("test/nightly")
-
-
-@pytest.mark.parametrize("make", [raising, raising_async])
-def test_ctrl_c_in_a_body_stops_the_run(make: Callable[..., Any]) -> None:
-    """Ctrl-C is no failure of the job: the run is stopped, and goes on elsewhere."""
-    job = nightly(make(KeyboardInterrupt()))
-    bench = bench_of(job)
-    assert bench.run(job, T).outcome is Outcome.STOPPED
-    assert [r.fire_time for r in requests(bench)] == [T]
-
-
 def test_a_failure_is_kept_with_its_traceback() -> None:
     """The record says what was raised and where."""
     job = nightly(raising(ValueError("no such shop")))
@@ -394,7 +370,9 @@ def test_hold_does_not_keep_a_stopped_run_back() -> None:
     """A run that was told to stop is known to have stopped, so it goes on even with "hold"."""
     job = nightly(on_abandoned="hold")
     bench = bench_of(job)
-    bench.dispatcher.finish(start(bench.dispatcher, job, T), HostStopping())
+    started = start(bench.dispatcher, job, T)
+    started.stop.set(HostStopping())
+    bench.dispatcher.finish(started, started.stop.cause)
     assert replica(bench).execute(job, T, by="request").outcome is Outcome.SUCCEEDED
 
 
@@ -458,7 +436,7 @@ def test_a_claim_deals_with_what_was_missed(policy: Any, expected: list[int]) ->
 
 def test_a_stopped_run_is_asked_for_only_after_its_release() -> None:
     """When the request can be seen, the lease is free: whoever takes it can go on at once."""
-    job = nightly(raising(HostStopping()))
+    job = nightly(stop_at)
     bench = bench_of(job)
     boundary = Boundary()
     boundary.meanwhile("send", lambda: held.append(bench.stores.leases.held("test/nightly")))
@@ -509,79 +487,6 @@ def test_a_stopping_run_that_ends_by_itself_has_succeeded() -> None:
     job = nightly(lambda _: bench.stop.set(HostStopping()))
     bench = bench_of(job)
     assert bench.run(job, T).outcome is Outcome.SUCCEEDED
-
-
-def test_an_async_run_is_cancelled_when_its_host_stops() -> None:
-    """An async body hears of the stop as a cancellation, may clean up, and counts as stopped."""
-    cleaned: list[str] = []
-
-    async def body(_: Run) -> None:
-        bench.stop.set(HostStopping())
-        try:
-            await asyncio.sleep(30)
-        finally:
-            cleaned.append("yes")
-
-    job = nightly(body)
-    bench = bench_of(job)
-    assert bench.run(job, T).outcome is Outcome.STOPPED
-    assert cleaned == ["yes"]
-
-
-def test_an_async_run_whose_host_cancels_it_is_stopped_and_recorded() -> None:
-    """A host that cancels the call, even again and again, gets a recorded stop and a free lease."""
-
-    async def main() -> Result:
-        begun = asyncio.Event()
-
-        async def body(run: Run) -> None:
-            begun.set()
-            try:
-                await asyncio.sleep(30)
-            finally:
-                run.checkpoint.save("tidy")
-                await asyncio.sleep(0.02)
-
-        dispatcher.jobs = {"nightly": (job := nightly(body))}
-        call = asyncio.create_task(dispatcher.execute_async(job, T, by="timer"))
-        await begun.wait()
-        for _ in range(3):
-            call.cancel()
-            await asyncio.sleep(0.005)
-        return await call
-
-    bench = bench_of()
-    dispatcher = bench.dispatcher
-    assert asyncio.run(main()).outcome is Outcome.STOPPED
-    assert not bench.stores.leases.held("test/nightly")
-    assert run_row(bench, nightly(), T).checkpoint == '"tidy"'
-
-
-def test_an_async_run_cancelled_while_it_begins_leaves_no_lease_behind() -> None:
-    """A call cancelled during the claim still ends it: recorded, released, and the body not begun."""
-    bodies: list[Run] = []
-
-    async def body(run: Run) -> None:
-        bodies.append(run)
-
-    job = nightly(body)
-    bench = bench_of(job)
-    boundary = Boundary()
-    claiming, go_on = threading.Event(), threading.Event()
-    boundary.meanwhile("commit", lambda: (claiming.set(), go_on.wait(10)))
-    dispatcher = replica(bench, stores=boundary.around(bench.stores))
-
-    async def main() -> Result:
-        call = asyncio.create_task(dispatcher.execute_async(job, T, by="timer"))
-        await asyncio.to_thread(claiming.wait, 10)
-        call.cancel()
-        await asyncio.sleep(0.01)
-        go_on.set()
-        return await call
-
-    assert asyncio.run(main()).outcome is Outcome.STOPPED
-    assert bodies == []
-    assert not bench.stores.leases.held("test/nightly")
 
 
 def test_drain_waits_for_runs_and_for_those_that_begin() -> None:
@@ -823,7 +728,7 @@ def test_last_entries_that_the_table_refuses_fail_the_run() -> None:
 
 def test_a_request_that_cannot_be_sent_is_left_to_recovery(caplog: pytest.LogCaptureFixture) -> None:
     """The queue is out of reach when a stopped run is handed on: logged, and recovery asks later."""
-    job = nightly(lambda run: raising(HostStopping())(run) if run.attempt == 1 else None)
+    job = nightly(lambda run: stop_at(run) if run.attempt == 1 else None)
     bench = bench_of(job)
     boundary = Boundary()
     boundary.next("send", Fault.LOST_REQUEST)
@@ -880,7 +785,7 @@ def test_every_line_of_a_run_names_it(caplog: pytest.LogCaptureFixture) -> None:
     def body(run: Run) -> None:
         run.log.info("100 %% of %s", "all")
         if run.attempt == 1:
-            raise HostStopping
+            stop_at(run)
 
     job = nightly(body)
     bench = bench_of(job)

@@ -24,7 +24,7 @@ from support.flows import (
     work_off,
 )
 
-from runonce.errors import InputError, StoreError, UnknownJobError
+from runonce.errors import HostStopping, InputError, StoreError, UnknownJobError
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.operate import ask, pause, resume
 from runonce.runs.recovery import recover
@@ -374,7 +374,9 @@ def test_a_stopped_run_is_not_asked_for_twice_at_once() -> None:
     """Its host asked for it when it stopped; recovery asks again only when that request is gone."""
     job = hourly()
     bench = bench_of(job)
-    bench.dispatcher.finish(start(bench.dispatcher, job, at(5)), KeyboardInterrupt())
+    started = start(bench.dispatcher, job, at(5))
+    started.stop.set(HostStopping())
+    bench.dispatcher.finish(started, started.stop.cause)
     assert len(requests(bench)) == 1
     assert asked(bench) == []
     bench.clock.advance(AFTER_REQUEST)

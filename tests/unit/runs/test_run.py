@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.faults import Boundary
-from support.flows import AFTER_LEASE, at, die, recovered, replica, run_row, start, work_off
+from support.flows import AFTER_LEASE, at, die, recovered, replica, run_row, start, stop_at, work_off
 
-from runonce.errors import AlreadyRecordedError, HostStopping, InputError, LeaseLost, TimeLimitExceeded
+from runonce.errors import (
+    AlreadyRecordedError,
+    Fenced,
+    HostStopping,
+    InputError,
+    LeaseLost,
+    TimeLimitExceeded,
+)
 from runonce.execution.checkpoint import LONGEST_CHECKPOINT
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.rows import Outcome
@@ -59,7 +66,7 @@ def test_a_checkpoint_comes_back_as_it_was(value: Any) -> None:
             assert run.checkpoint.load("nothing") == "nothing"
             run.checkpoint.save(value)
             seen.append(run.checkpoint.load("nothing"))
-            raise HostStopping
+            stop_at(run)
         seen.append(run.checkpoint.load("nothing"))
 
     job = nightly(body)
@@ -170,7 +177,7 @@ def test_several_loops_keep_their_places_apart() -> None:
             handled.extend(batch)
         for batch in run.batches("xyz", size=1, name="second"):
             if run.attempt == 1 and batch == ["y"]:
-                raise HostStopping
+                stop_at(run)
             handled.extend(batch)
 
     job = nightly(body)
@@ -382,7 +389,7 @@ def test_remaining_and_stopping_say_how_long_a_run_may_go_on() -> None:
 
     job = nightly(body, max_runtime=100)
     bench = bench_of(job)
-    assert bench.run(job, T).outcome is Outcome.SUCCEEDED
+    assert bench.run(job, T).outcome is Outcome.STOPPED
 
 
 def test_the_time_limit_is_told() -> None:
@@ -397,7 +404,7 @@ def test_the_time_limit_is_told() -> None:
 
     job = nightly(body, max_runtime=20)
     bench = bench_of(job)
-    assert bench.run(job, T).outcome is Outcome.SUCCEEDED
+    assert isinstance(bench.run(job, T).error, TimeLimitExceeded)
 
 
 def test_trust_that_ran_out_is_told_even_before_anybody_noticed() -> None:
@@ -429,7 +436,7 @@ def test_blobs_of_an_older_run_are_refused() -> None:
     bench.clock.advance(AFTER_LEASE)
     replica(bench).execute(job, T, by="request")
     old.lease._trusted_until = float("inf")
-    with pytest.raises(Exception, match="fencing token 2, newer than 1"):
+    with pytest.raises(Fenced, match="fencing token 2, newer than 1"):
         old.run.blobs.write("report", "old again")
     assert bench.blobs() == {"report": b"attempt 2"}
 
