@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import itertools
 import json
 import threading
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from runonce.errors import InputError
@@ -66,21 +64,8 @@ class Batches(Generic[T]):
         for batch, done in self._remaining():
             self._check()
             yield batch
-            await self._committed(done)
+            await asyncio.to_thread(self._checkpoint.commit, self._name, done)
         self._stop.told = False
-
-    async def _committed(self, done: int) -> None:
-        """Commit in a thread. A cancellation waits for that: between two batches the run is stopped, not cut off."""
-        # As asyncio.to_thread does, but no task: nobody else finds it and cancels it.
-        call = partial(contextvars.copy_context().run, self._checkpoint.commit, self._name, done)
-        commit = asyncio.get_running_loop().run_in_executor(None, call)
-        try:
-            await asyncio.shield(commit)
-        except asyncio.CancelledError:
-            await asyncio.wait([commit])
-            commit.result()
-            self._check()
-            raise
 
     def _remaining(self) -> Iterator[tuple[list[T], int]]:
         done = self._checkpoint.progress.get(self._name, 0)

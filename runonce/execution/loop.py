@@ -22,7 +22,7 @@ from runonce.errors import HostStopping
 from runonce.execution.threads import start_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from runonce.execution.stop import StopSignal
 
@@ -84,6 +84,19 @@ class _Threads(ThreadPoolExecutor):
         return ended
 
 
+@contextlib.contextmanager
+def _inside(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> Iterator[None]:
+    """While a task of another loop is taken for the current one of this loop."""
+    if task is None:
+        yield
+        return
+    asyncio.tasks._enter_task(loop, task)  # noqa: SLF001 - documented, for those who write loops or tasks
+    try:
+        yield
+    finally:
+        asyncio.tasks._leave_task(loop, task)  # noqa: SLF001 - as above
+
+
 def _end_of(task: asyncio.Task[End]) -> End:
     return (None, asyncio.CancelledError()) if task.cancelled() else task.result()
 
@@ -112,7 +125,8 @@ class BodyLoop:
         """Run a body, in a task of its own and the caller's context; the stop signal cancels it."""
         ended: Future[End] = Future()
         host = asyncio._get_running_loop()  # noqa: SLF001 - the public function raises where there is none
-        # The Functions worker keeps the invocation's id, by which log lines are attributed, on tasks of its own kind.
+        # The Functions worker keeps the invocation's id, by which log lines are attributed, on tasks of its own kind,
+        # and each has it from the task that starts it.
         factory = None if host is None else host.get_task_factory()
         outer = None if host is None else asyncio.current_task(host)
 
@@ -120,8 +134,8 @@ class BodyLoop:
             if factory is not None:
                 self._loop.set_task_factory(factory)
             _calls.set(_Calls())
-            task = self._loop.create_task(body())
-            getattr(task, "__dict__", {}).update(getattr(outer, "__dict__", {}))
+            with _inside(self._loop, outer):
+                task = self._loop.create_task(body())
             task.add_done_callback(lambda _: ended.set_result(_end_of(task)))
             stop.listen(lambda _: self._soon(lambda: cancel(task)))
 

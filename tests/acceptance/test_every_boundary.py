@@ -192,7 +192,9 @@ def test_storage_that_is_silent_for_a_while_loses_and_doubles_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "missing", [("recovery._next_to_ask",), ("plan._settled", "claim.admit")], ids=lambda m: m[0]
+    "missing",
+    [("runs.recovery._next_to_ask",), ("runs.plan._settled", "runs.claim.admit")],
+    ids=lambda m: m[0],
 )
 def test_the_tour_can_fail(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """With a part of the flow missing the tour finds what is lost or done again: it is no formality."""

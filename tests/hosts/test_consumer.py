@@ -217,7 +217,7 @@ def test_a_stop_finishes_what_runs_and_gives_back_the_rest(stage: Stage) -> None
 
 
 def test_a_handler_that_hears_of_the_stop_is_released_and_goes_on_elsewhere(stage: Stage) -> None:
-    """One that checks ends early; its claim is free and its message is back at once, without a failure."""
+    """One that checks ends early; its claim is free and its message is back a second later, without a failure."""
     began = threading.Event()
 
     def body(message: Message) -> None:
@@ -236,7 +236,7 @@ def test_a_handler_that_hears_of_the_stop_is_released_and_goes_on_elsewhere(stag
     joined(thread)
     assert stage.done == []
     assert stage.state(handler, "0") is State.RELEASED
-    assert stage.consumer(handler).run(max_wait=0.1) == 1
+    assert stage.consumer(handler).run(max_messages=1, max_wait=10) == 1
     assert stage.done == ["0"]
     assert stage.state(handler, "0") is State.DONE
 

@@ -155,9 +155,7 @@ def test_a_tick_that_is_due_runs_the_job_and_its_log_lines_carry_the_invocation(
     assert (run.outcome, run.attempt, run.by) == ("succeeded", 1, "timer")
 
 
-def test_an_async_job_runs_on_the_workers_loop(
-    host: FunctionsHost, module_settings: Settings, stores: Stores
-) -> None:
+def test_an_async_job_is_run(host: FunctionsHost, module_settings: Settings, stores: Stores) -> None:
     """An async job is run, recorded and its lines are attributed."""
     done = host.invoke("every_second_async", timer())
     assert done.success

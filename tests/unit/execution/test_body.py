@@ -751,30 +751,6 @@ def test_an_async_body_cancelled_in_mid_effect_is_cut_off(wing: Any, hold: bool)
     assert wing.run() == ("unknown" if hold else "stopped")
 
 
-def test_an_async_body_cancelled_while_its_batch_is_kept_is_stopped(wing: Any) -> None:
-    """Between two batches it is safe to stop: the batch is kept, and even with "hold" the next host goes on."""
-    handled: list[int] = []
-
-    async def body(work: Any) -> None:
-        async for batch in work.batches(range(3), size=1):
-            handled.extend(batch)
-
-    boundary = Boundary()
-    wing.on(boundary)
-    wing.define(body, on_abandoned="hold")
-    # The claim's commit comes first.
-    boundary.meanwhile("commit", lambda: boundary.meanwhile("commit", lambda: stop(wing)))
-    assert wing.run() == "stopped"
-    assert wing.elsewhere() in (["done"], ["succeeded"])
-    assert handled == [0, 1, 2]
-
-
-def stop(wing: Any) -> None:
-    """Stop its host, and let the cancellation arrive before the call goes on."""
-    wing.host.stop.set(HostStopping())
-    time.sleep(0.05)
-
-
 def test_a_host_that_cancels_the_call_gets_a_recorded_stop(wing: Any) -> None:
     """However often the host cancels it, a call ends with its outcome recorded, what it holds let go."""
     begun = threading.Event()

@@ -162,7 +162,14 @@ def test_a_run_is_recorded_and_its_lease_released(kind: str) -> None:
     result = replica(bench, stores=boundary.around(bench.stores)).execute(job, T, by="timer")
     assert result == Result("nightly", T, Outcome.SUCCEEDED, attempt=1)
     assert result.ran
-    assert boundary.calls == ["acquire", "get", "scan", "commit", "commit", "release"]  # the scan: its first run ever
+    assert boundary.calls == [
+        "acquire",
+        "get",
+        "scan",
+        "commit",
+        "commit",
+        "release",
+    ]  # the scan: its first run ever
     assert (seen[0].job, seen[0].fire_time, seen[0].attempt, seen[0].fencing_token) == ("nightly", T, 1, 1)
     assert seen[0].idempotency_key == "nightly:20260101T030000Z"
     assert run_row(bench, job, T).outcome is Outcome.SUCCEEDED
