@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import os
 import re
 import shutil
@@ -102,8 +103,13 @@ def packed() -> list[str]:
         return []
     import tomllib  # noqa: PLC0415 - newer than the oldest Python that may run this
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    patterns = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    try:
+        section: Any = tomllib.loads(_text("pyproject.toml"))
+    except tomllib.TOMLDecodeError as error:
+        return [f"pyproject.toml is not readable: {error}"]
+    for key in ("tool", "setuptools", "packages", "find"):
+        section = section.get(key, {})
+    patterns = section.get("include", [])
     lists = {
         "pyproject.toml": {"jobs", *(pattern.partition("*")[0].partition(".")[0] for pattern in patterns)},
         ".funcignore": _kept(".funcignore", "!/", "/") & _kept(".funcignore", "!/", "/**"),
@@ -122,9 +128,15 @@ def packed() -> list[str]:
 
 def _kept(file: str, mark: str, ending: str) -> set[str]:
     """The folders that an ignore file keeps by lines of this form; what has a dot is a file."""
-    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    lines = _text(file).splitlines()
     found = {line.removeprefix(mark) for line in lines if line.startswith(mark) and line.endswith(ending)}
     return {name for line in found if re.fullmatch(r"[\w-]+", name := line.removesuffix(ending))}
+
+
+def _text(file: str) -> str:
+    """What a file of the project holds; one that is not there names nothing."""
+    path = ROOT / file
+    return path.read_text(encoding="utf-8-sig") if path.exists() else ""
 
 
 def _unpacked(packages: set[str]) -> Iterator[str]:
@@ -141,7 +153,7 @@ def _unpacked(packages: set[str]) -> Iterator[str]:
 
 def _imported(file: Path) -> set[str]:
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = ast.parse(file.read_text(encoding="utf-8-sig"))
     except (SyntaxError, ValueError):
         return set()  # the manifest's check says it better
     found = set()
@@ -185,9 +197,13 @@ def warnings(env: dict[str, str]) -> list[str]:
     if hosting_path(env) == "jobs":
         return []
     unknown = _provider(env, unknown=True)
-    host = json.loads((ROOT / "host.json").read_text(encoding="utf-8"))
-    limit = _seconds(host["functionTimeout"])
-    renewed = _seconds(host["extensions"].get("serviceBus", {}).get("maxAutoLockRenewalDuration", "00:05:00"))
+    try:
+        host = _host_json(_text("host.json"))
+        limit = _seconds(host.get("functionTimeout", "00:30:00"))
+        bus = host.get("extensions", {}).get("serviceBus", {})
+        renewed = _seconds(bus.get("maxAutoLockRenewalDuration", "00:05:00"))
+    except (ValueError, AttributeError) as error:
+        return [*unknown, f"host.json is not readable, so its time limits were not looked at: {error}"]
     too_long = [
         f"{job['name']} may take {job['max_runtime']} s, and the Functions host ends it after {limit} s "
         f"(functionTimeout in host.json); it then goes on from its checkpoint. Raise that, or use Container Apps jobs."
@@ -204,9 +220,24 @@ def warnings(env: dict[str, str]) -> list[str]:
     return [*unknown, *too_long, *unlocked]
 
 
-def _seconds(clock: str) -> int:
-    hours, minutes, seconds = map(int, clock.split(":"))
-    return hours * 3600 + minutes * 60 + seconds
+def _host_json(text: str) -> dict[str, Any]:
+    """As the Functions host reads it: with comments, and commas before a closing bracket."""
+    string = r'("(?:[^"\\]|\\.)*")'
+    for left_out in (r"//[^\n]*|/\*.*?\*/", r",(?=\s*[}\]])"):
+        text = re.sub(rf"{string}|{left_out}", lambda found: found[1] or "", text, flags=re.DOTALL)
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def _seconds(clock: str) -> float:
+    """What a duration of host.json is, as hh:mm:ss or d.hh:mm:ss; -1 is no limit."""
+    if str(clock) == "-1":
+        return math.inf
+    found = re.fullmatch(r"(?:(\d+)\.)?(\d+):(\d+):(\d+)(?:\.\d+)?", str(clock))
+    if found is None:
+        raise ValueError(f"{clock!r} is no duration, such as 00:30:00")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def tell_azd(env: dict[str, str]) -> None:

@@ -105,6 +105,26 @@ def test_what_may_be_meant_is_a_warning(check: ModuleType) -> None:
     assert check.warnings({"HOSTING_PATH": "jobs"}) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"functionTimeout": "00:10:00", // short\n}', "slow may take 1800 s"),
+        ('{/* none */ "functionTimeout": "-1", "note": "a // b ,]"}', None),
+        ('{"functionTimeout": "1.00:00:00",}', None),
+        ("{}", None),
+        ('{"functionTimeout": "ten"}', "'ten' is no duration"),
+        ("[1, 2", "host.json is not readable"),
+    ],
+)
+def test_host_json_is_read_as_the_host_reads_it(check: ModuleType, text: str, said: str | None) -> None:
+    """Comments and trailing commas, days and no limit, and what is left out are read; a mistake is told, no more."""
+    change(check, "jobs", name="slow", max_runtime=1800)
+    (check.ROOT / "host.json").write_text(text)
+    warned = [w for w in check.warnings({}) if "slow" in w or "host.json is not" in w]
+    assert bool(warned) is (said is not None)
+    assert said is None or said in warned[0]
+
+
 def test_azd_is_told_what_to_deploy(check: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check sets the conditions of azure.yaml from the one value that was chosen."""
     told: list[list[str]] = []

@@ -261,6 +261,22 @@ def test_a_package_listed_in_one_place_only_is_refused(project: Path, check: Mod
     assert any(file in said and "shop" in said for said in check.packed())
 
 
+@pytest.mark.parametrize("file", [".funcignore", ".dockerignore", "pyproject.toml"])
+def test_a_list_that_is_not_there_is_named(project: Path, check: ModuleType, file: str) -> None:
+    """Where one of the three files is gone, the check says what it does not name, and does not fall over."""
+    (project / file).unlink()
+    check.ROOT = project
+    assert any(said.startswith(f"{file} does not name the package runonce") for said in check.packed())
+
+
+def test_a_project_file_that_is_no_toml_is_named(project: Path, check: ModuleType) -> None:
+    """A pyproject.toml with a mistake is said to be the matter, with its place."""
+    (project / "pyproject.toml").write_text("[tool\n")
+    check.ROOT = project
+    (said,) = check.packed()
+    assert said.startswith("pyproject.toml is not readable")
+
+
 def test_the_shipped_project_passes() -> None:
     """The check finds nothing wrong with the files as they are."""
     code = "import sys; sys.path.insert(0, 'infra/hooks'); import check; print(check.packed())"
