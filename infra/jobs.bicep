@@ -49,7 +49,7 @@ var tags = { 'azd-env-name': environmentName }
 var storageSuffix = environment().suffixes.storage
 
 // A schedule that five fields cannot say is left out here; the check before provisioning says which and what to do.
-var scheduled = filter(manifest.jobs, job => (!empty(job.container_apps_cron)))
+var scheduled = any(filter(manifest.jobs, job => (!empty(job.container_apps_cron))))
 var handlers = any(empty(serviceBusNamespace) ? [] : (manifest.handlers))
 
 var settings = union(
@@ -97,14 +97,9 @@ var identitySettings = [
     lifecycle: 'None'
   }
 ]
-var size = {
-  cpu: json(cpu)
-  memory: memory
-}
-var recoverySize = {
-  cpu: json(recoveryCpu)
-  memory: recoveryMemory
-}
+
+// The manifest says what a job or a handler asks for itself; what it does not say is the parameters'.
+var recoveryEntry = any(manifest.recovery)
 
 resource scheduledJobs 'Microsoft.App/jobs@2026-01-01' = [
   for job in scheduled: {
@@ -134,7 +129,10 @@ resource scheduledJobs 'Microsoft.App/jobs@2026-01-01' = [
             image: image
             args: ['run', job.name, '--scheduled']
             env: variables
-            resources: size
+            resources: {
+              cpu: json(empty(job.?cpu ?? '') ? cpu : (job.cpu))
+              memory: empty(job.?memory ?? '') ? memory : (job.memory)
+            }
           }
         ]
       }
@@ -169,7 +167,10 @@ resource recovery 'Microsoft.App/jobs@2026-01-01' = {
           image: image
           args: ['recover', '--work']
           env: variables
-          resources: recoverySize
+          resources: {
+            cpu: json(empty(recoveryEntry.?cpu ?? '') ? recoveryCpu : (recoveryEntry.cpu))
+            memory: empty(recoveryEntry.?memory ?? '') ? recoveryMemory : (recoveryEntry.memory)
+          }
         }
       ]
     }
@@ -227,7 +228,10 @@ resource eventJobs 'Microsoft.App/jobs@2026-01-01' = [
             image: image
             args: ['work', handler.name, '--max-messages', string(handler.max_messages), '--max-wait', '10']
             env: variables
-            resources: size
+            resources: {
+              cpu: json(empty(handler.?cpu ?? '') ? cpu : (handler.cpu))
+              memory: empty(handler.?memory ?? '') ? memory : (handler.memory)
+            }
           }
         ]
       }

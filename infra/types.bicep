@@ -23,6 +23,8 @@ type scheduledJob = {
   on_abandoned: string
   replica_timeout: int
   replica_retry_limit: int
+  cpu: string?
+  memory: string?
 }
 
 @export()
@@ -48,6 +50,8 @@ type queueHandler = {
   duplicate_detection_window: string
   replica_timeout: int
   replica_retry_limit: int
+  cpu: string?
+  memory: string?
 }
 
 @export()

@@ -188,8 +188,11 @@ def _python() -> str:
 
 
 def _listed(kind: str) -> list[dict[str, Any]]:
-    file = ROOT / "infra" / "jobs.json"
-    return json.loads(file.read_text(encoding="utf-8"))[kind] if file.exists() else []
+    try:
+        listed: list[dict[str, Any]] = json.loads(_text("infra/jobs.json"))[kind]
+    except (ValueError, KeyError):
+        return []  # the manifest's own check says what is wrong
+    return listed
 
 
 def warnings(env: dict[str, str]) -> list[str]:

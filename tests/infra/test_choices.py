@@ -263,6 +263,34 @@ def test_every_resource_has_a_diagnostic_setting(sample: Infrastructure) -> None
 # -- the jobs' sizes -------------------------------------------------------------------------------------------
 
 
+def test_a_job_has_the_size_it_asks_for(sample: Infrastructure) -> None:
+    """What the manifest says of the size of one, be it a job, a handler or recovery, goes before the parameters."""
+    file = sample.folder / "jobs.json"
+    for text, expected in (
+        ("", {(0.5, "1Gi"), (0.25, "0.5Gi")}),
+        ("2", {(2, "4Gi"), (0.5, "1Gi"), (0.25, "0.5Gi")}),
+    ):
+        manifest = json.loads(file.read_text())
+        for kind in ("jobs", "handlers"):
+            manifest[kind][0] |= {"cpu": text, "memory": text and "4Gi"}
+        file.write_text(json.dumps(manifest))
+        made = [
+            job.properties["template"]["containers"][0]["resources"]
+            for job in sample.jobs().of("Microsoft.App/jobs")
+        ]
+        assert {(size["cpu"], size["memory"]) for size in made} == expected
+        assert [size["memory"] for size in made].count("4Gi") == (2 if text else 0)
+    manifest["recovery"] |= {"cpu": "1", "memory": "2Gi"}
+    file.write_text(json.dumps(manifest))
+    sizes = {
+        job.properties["template"]["containers"][0]["name"]: job.properties["template"]["containers"][0][
+            "resources"
+        ]
+        for job in sample.jobs().of("Microsoft.App/jobs")
+    }
+    assert sizes["recover"] == {"cpu": 1, "memory": "2Gi"}
+
+
 def test_a_handler_has_as_many_executions_as_told(sample: Infrastructure) -> None:
     """A limit on executions protects what they call, as one on instances does."""
     for job in sample.jobs(maxExecutions="3").of("Microsoft.App/jobs"):
