@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 JOBS = {
     "good.py": """
-import logging, sys
+import asyncio, logging, sys
 from runonce import Run, scheduled
 
 @scheduled("* * * * * *")
@@ -43,6 +43,24 @@ async def every_second_async(run: Run) -> None:
 @scheduled("* * * * * *")
 def asked_for(run: Run) -> None:
     run.log.info("asked for")
+
+shared = asyncio.Semaphore(0)  # works on one event loop only, once somebody has waited for it
+
+@scheduled("* * * * * *")
+async def waiting(run: Run) -> None:
+    run.log.info("waiting")
+    await shared.acquire()
+    run.log.info("went on")
+
+@scheduled("* * * * * *")
+async def waking(run: Run) -> None:
+    shared.release()
+
+@scheduled("* * * * * *")
+async def cancelling(run: Run) -> None:
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.sleep(0)
 
 @scheduled("0 0 0 29 2 *", time_zone="America/New_York")
 def leap_day(run: Run) -> None:
@@ -126,6 +144,9 @@ def test_every_job_handler_and_internal_function_is_indexed(
         "every_second",
         "every_second_async",
         "asked_for",
+        "waiting",
+        "waking",
+        "cancelling",
         "leap_day",
         "failing",
         "exiting",
@@ -161,6 +182,25 @@ def test_an_async_job_is_run(host: FunctionsHost, module_settings: Settings, sto
     assert done.success
     assert done.said("at work too")
     assert last_run(module_settings, stores, "every_second_async").outcome == "succeeded"
+
+
+def test_what_is_bound_to_a_loop_works_in_a_timers_run_and_a_requests(host: FunctionsHost) -> None:
+    """An async job that its timer started is woken by one that the internal queue's function started."""
+    waiting = host.start_invocation("waiting", timer())
+    waiting.wait_for_log("waiting")
+    fire_time = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    body = json.dumps({"job": "waking", "fire_time": to_text(fire_time), "why": "asked"})
+    assert host.invoke("runonce_requests", queue(body)).success
+    done = waiting.wait(30)
+    assert done.success
+    assert done.said("went on")
+
+
+def test_a_job_that_cancels_every_task_it_finds_leaves_its_worker_whole(host: FunctionsHost) -> None:
+    """It is answered, and so is whatever the worker is asked for after it."""
+    assert host.invoke("cancelling", timer()).success
+    assert host.invoke("every_second_async", timer()).success
+    assert host.invoke("every_second", timer()).success
 
 
 def test_a_tick_that_is_not_due_does_nothing(

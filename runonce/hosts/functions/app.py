@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import azure.functions as func
 
 from runonce.errors import RunonceError, SettingsError
+from runonce.execution.loop import close_body_loop
+from runonce.execution.threads import start_thread
 from runonce.hosts.functions.handlers import add_handler
 from runonce.hosts.functions.host_json import check_host_json
 from runonce.hosts.functions.sigterm import on_sigterm
@@ -146,6 +148,9 @@ def _stop_on_sigterm(runtime: Runtime) -> None:
             runtime.deliverer.drain(timeout - (runtime.clock.elapsed() - started))
         if not drained:
             dispatcher.abandon()
+        start_thread(
+            close_body_loop, "runonce-close"
+        )  # as long as that takes, and no longer than the last words
         threading.Event().wait(LAST_WORDS)
         logging.shutdown()
         os._exit(EXIT_SIGTERM)

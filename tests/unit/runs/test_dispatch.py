@@ -26,10 +26,17 @@ from support.flows import (
 )
 
 from runonce.clock import SystemClock
-from runonce.errors import HostStopping, LeaseLost, PermanentError, StoreError, TimeLimitExceeded
+from runonce.errors import (
+    HostStopping,
+    LeaseLost,
+    PermanentError,
+    StoreError,
+    StoreUnavailableError,
+    TimeLimitExceeded,
+)
 from runonce.execution.options import MAX_ABANDONED
 from runonce.runs.definition import ScheduledJob, scheduled
-from runonce.runs.dispatch import Dispatcher, Result, Started
+from runonce.runs.dispatch import Dispatcher, Refusal, Result, Started
 from runonce.runs.operate import pause, resume
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
@@ -186,6 +193,7 @@ def test_a_losing_replica_makes_one_call() -> None:
     boundary = Boundary()
     result = replica(bench, stores=boundary.around(bench.stores)).execute(job, T, by="timer")
     assert (result.outcome, result.reason, result.ran) == (Outcome.SKIPPED, "held elsewhere", False)
+    assert result.refusal is Refusal.HELD_ELSEWHERE
     assert boundary.calls == ["acquire"]
     bench.dispatcher.finish(started, None)
 
@@ -680,6 +688,80 @@ def test_storage_out_of_reach_is_nobodys_failure(method: str, caplog: pytest.Log
     assert isinstance(result.error, StoreError)
     assert "the next recovery tick tries again" in caplog.text
     assert not bench.stores.leases.held("test/nightly")
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (StoreUnavailableError(), Refusal.OUT_OF_REACH),
+        (StoreError("Row job:nightly cannot be read"), Refusal.NOT_CLAIMED),
+        (StoreError("403 AuthorizationPermissionMismatch"), Refusal.NOT_CLAIMED),
+    ],
+)
+def test_only_silence_is_called_out_of_reach(error: StoreError, refusal: Refusal) -> None:
+    """A row that cannot be read, or a role that is missing, is told as what it is and not as an outage."""
+    job = nightly(lambda _: pytest.fail("must not run"))
+    bench = bench_of(job)
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    bench.stores.runs.get = refuse  # type: ignore[method-assign,assignment]
+    result = bench.run(job, T)
+    assert (result.outcome, result.refusal, result.error) == (Outcome.SKIPPED, refusal, error)
+    assert result.reason == f"{refusal}: {error}"
+
+
+def test_a_run_that_gets_no_thread_frees_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread for the time limit: the error goes up, and nobody renews the lease of a run that will never end."""
+    start_it = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("runonce-limit"):
+            raise RuntimeError("can't start new thread")
+        start_it(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    job = nightly(lambda _: pytest.fail("must not run"))
+    bench = bench_of(job)
+    with pytest.raises(RuntimeError, match="new thread"):
+        bench.run(job, T)
+    assert not bench.stores.leases.held("test/nightly")
+    assert bench.dispatcher.running == []
+    assert bench.stop._listeners == []
+
+
+def test_a_host_that_gives_runs_up_records_all_before_it_frees_one() -> None:
+    """Nobody begins what one of them held while the others' ends are still being written."""
+    gates = {name: Gate() for name in ("one", "two")}
+    jobs = [scheduled("0 0 3 * * *", name=name)(lambda run: gates[run.job](run)) for name in gates]
+    bench = bench_of(*jobs)
+    boundary = Boundary()
+    host = replica(bench, stores=boundary.around(bench.stores))
+    running = [InThread(lambda job=job: host.execute(job, T, by="timer")) for job in jobs]
+    assert all(gate.entered.wait(10) for gate in gates.values())
+    boundary.calls.clear()
+    host.stop.set(HostStopping())
+    assert sorted(host.abandon()) == ["one", "two"]
+    assert boundary.calls == ["commit", "commit", "release", "send", "release", "send"]
+    for gate in gates.values():
+        gate.go_on.set()
+    assert {run.result().outcome for run in running} == {Outcome.ABANDONED}
+
+
+def test_with_hold_a_run_that_is_given_up_is_unknown() -> None:
+    """Its code is cut off wherever it is, so nobody starts it again but a person."""
+    gate = Gate()
+    job = nightly(gate, on_abandoned="hold")
+    bench = bench_of(job)
+    running = InThread(lambda: bench.run(job, T))
+    assert gate.entered.wait(10)
+    assert not bench.dispatcher.drain(0)
+    bench.dispatcher.abandon()
+    assert run_row(bench, job, T).outcome is Outcome.UNKNOWN
+    gate.go_on.set()
+    assert running.result().outcome is Outcome.ABANDONED
+    assert work_off(replica(bench)) == []
 
 
 def test_a_surprise_in_the_claim_frees_the_lease() -> None:
