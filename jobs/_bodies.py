@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from runonce import Message
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
+NAME = re.compile(r"(?!(?:.*/)?\.{0,2}(?:/|\Z))[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
+"""No part of it is empty, "." or "..": it may become part of a blob's name, and must not lead anywhere else."""
 AMOUNT = re.compile(r"\d{1,9}(\.\d{1,2})?", re.ASCII)
 LONGEST_VALUE = 40
 """Characters of a bad value that are shown."""
@@ -20,7 +21,9 @@ LONGEST_VALUE = 40
 
 def name(message: Message, field: str) -> str:
     """A number or name: what ids look like."""
-    return _checked(message, field, NAME, "1 to 64 letters, digits, and . _ / - after the first")
+    return _checked(
+        message, field, NAME, "1 to 64 letters, digits, and . _ / - after the first; no part empty or of dots"
+    )
 
 
 def amount(message: Message, field: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -28,7 +29,7 @@ LONGEST_COUNTRY = 60
 LONGEST_VALUE = 40
 """Characters of a bad value that are shown."""
 
-NUMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
+NUMBER = re.compile(r"(?!(?:.*/)?\.{0,2}(?:/|\Z))[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 AMOUNT = re.compile(r"\d{1,9}(\.\d{1,2})?", re.ASCII)
 
@@ -145,7 +146,9 @@ def _checked(column: str, value: str, check: Callable[[str], T]) -> T:
 
 def _number(value: str) -> str:
     if not NUMBER.fullmatch(value):
-        raise ValueError("is not a number; write 1 to 64 letters, digits, and . _ / - after the first")
+        raise ValueError(
+            "is not a number; write 1 to 64 letters, digits, and . _ / - after the first; no part empty or of dots"
+        )
     return value
 
 
@@ -159,7 +162,11 @@ def _date(value: str) -> date:
 
 
 def _country(value: str) -> str:
-    if not value or len(value) > LONGEST_COUNTRY or not value.isprintable():
+    if (
+        not value
+        or len(value) > LONGEST_COUNTRY
+        or any(unicodedata.category(c) in ("Cc", "Zl", "Zp") for c in value)
+    ):
         raise ValueError(
             f"is not a country; write its name, at most {LONGEST_COUNTRY} characters on one line"
         )

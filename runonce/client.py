@@ -64,7 +64,7 @@ def enqueue_many(
     check_one_key(handler, key, len(listed))
     messages = [outgoing(handler, body, key=key, at=at, correlation_id=correlation_id) for body in listed]
     send_all(_sender(), handler, messages)
-    return [message.message_id for message in messages]
+    return [message.sent_as or message.message_id for message in messages]
 
 
 def effects(handler: Handler) -> Iterator[dict[str, Value]]:

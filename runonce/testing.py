@@ -29,10 +29,10 @@ from runonce.errors import PermanentError
 from runonce.hosts.discover import Discovered
 from runonce.hosts.runtime import Runtime
 from runonce.messages.effects import read_effects
-from runonce.messages.rows import fingerprint
 from runonce.messages.sending import outgoing
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
+from runonce.transports.ids import fingerprint
 from runonce.transports.protocols import Delivery
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
@@ -187,25 +187,31 @@ class Workbench:
         Returns:
             `Complete`, with what the handler returned; `Reschedule`; or `DeadLetter`.
         """
+        data, known = outgoing(handler, body, key="").body, ""
+        if message_id is None:
+            message_id, known = self._ids(handler, data)
         delivery = Delivery(
-            body=outgoing(handler, body, key="").body,
-            message_id=self._message_id(handler, body) if message_id is None else message_id,
+            body=data,
+            message_id=message_id,
             delivery_count=delivery_count,
             enqueued_at=self.clock.now(),
             correlation_id=correlation_id,
             properties=properties or {},
             reschedules=reschedules,
+            sent_as=known,
         )
         return self.deliverer.deliver(handler, delivery)
 
     @staticmethod
-    def _message_id(handler: Handler, body: Any) -> str:
+    def _ids(handler: Handler, body: bytes) -> tuple[str, str]:
+        """The broker's id of a message and the one it is known by."""
         if handler.key is None:
-            return fingerprint(outgoing(handler, body).body)
+            return fingerprint(body), ""
         try:
-            return outgoing(handler, body).message_id
+            sent = outgoing(handler, body)
         except PermanentError:  # without its key, which the handler is to refuse
-            return str(uuid.uuid4())
+            return str(uuid.uuid4()), ""
+        return sent.message_id, sent.sent_as
 
     @property
     def sent(self) -> list[Sent]:

@@ -1,6 +1,5 @@
 """Commands for messages that were dead-lettered: dead-letters list, show, replay, purge."""
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from runonce.hosts.runtime import check_transport
 from runonce.messages.dead_letters import DeadLetterView, view
 from runonce.messages.dead_letters import replay as replay_one
 from runonce.messages.definition import Handler
+from runonce.transports.ids import root
 from runonce.transports.protocols import Dead, DeadLetters
 
 AT_ONCE = 32
@@ -100,6 +100,7 @@ def _json(one: DeadLetterView) -> dict[str, Any]:
     delivery, row = one.dead.delivery, one.row
     return {
         "id": _id(one.dead),
+        "message_id": delivery.message_id,
         "key": one.key,
         "reason": one.reason,
         "description": one.description,
@@ -137,15 +138,21 @@ def show(
     context = Context.of(ctx)
     found = context.handler(handler)
     with _opened(context, found) as letters:
-        dead = next((one for one in letters.peek(1000) if _is(one, wanted)), None)
-        if dead is None:
+        dead = [one for one in letters.peek(1000) if _is(one, wanted)]
+        if not dead:
             raise InputError(
                 f"{found.name} has no dead letter {wanted!r}; `runonce dead-letters list {found.name}`."
             )
-        one = view(context.runtime.claims, found, dead)
+        names = sorted({one.delivery.message_id for one in dead})
+        if len(names) > 1:
+            raise InputError(
+                f"{found.name} has {len(names)} dead letters called {wanted!r}; name one by its own id: "
+                f"{', '.join(names)}."
+            )
+        one = view(context.runtime.claims, found, dead[0])
     shown = _json(one)
     if body:
-        shown["body"] = dead.delivery.body.decode("utf-8", "backslashreplace")
+        shown["body"] = one.dead.delivery.body.decode("utf-8", "backslashreplace")
     if as_json:
         output.print_json(shown)
         return
@@ -209,7 +216,7 @@ def _work(letters: DeadLetters, wanted: set[str] | None, act: Callable[[Dead], s
 
 
 def _is_wanted(dead: Dead, wanted: set[str] | None, sent: set[str]) -> bool:
-    if re.sub(r"~r\d+$", "", dead.delivery.message_id) in sent - {""}:
+    if root(dead.delivery.message_id) in sent - {""}:
         return False  # this command sent it, and it is here again
     return wanted is None or any(_is(dead, one) for one in wanted)
 

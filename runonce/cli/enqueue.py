@@ -73,7 +73,8 @@ def enqueue(
         output.note("there was no message in it; nothing was sent")
         return
     send_all(context.runtime.sender, found, messages)
-    what = f"message {messages[0].message_id}" if len(messages) == 1 else f"{len(messages):,} messages"
+    one = messages[0].sent_as or messages[0].message_id
+    what = f"message {one}" if len(messages) == 1 else f"{len(messages):,} messages"
     typer.echo(f"{found.name}: {what} sent to {found.queue}")
 
 

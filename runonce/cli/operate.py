@@ -1,7 +1,6 @@
 """Commands that change something: pause, resume, break-lease, upload."""
 
 import mimetypes
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +11,10 @@ from runonce.cli import output, times
 from runonce.cli.app import OPERATE, JobName, command
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
-from runonce.errors import ConflictError, InputError
+from runonce.errors import ConflictError
+from runonce.execution.blobs import blob_path
 
 TRIES = 3
-LONGEST_NAME = 900
-"""Characters of a blob's name, less room for the namespace (Azure allows 1,024)."""
 
 
 @command(OPERATE, 'runonce pause nightly_report --why "the ledger is being moved"')
@@ -117,8 +115,8 @@ def upload(
     A job reads it with `run.blobs.read("NAME")`. An existing file of that name is replaced.
     """
     context = Context.of(ctx)
-    blob = _checked(file.name if name is None else name)
-    path = f"{context.runtime.settings.namespace}/{blob}"
+    blob = file.name if name is None else name
+    path = blob_path(context.runtime.settings.namespace, blob)
     data = file.read_bytes()
     kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     store = context.runtime.stores.blobs
@@ -135,13 +133,3 @@ def upload(
             f"{blob}: {len(data):,} bytes in {context.runtime.settings.data_container}/{path}{replaced}"
         )
         return
-
-
-def _checked(name: str) -> str:
-    parts = name.split("/")
-    if not 0 < len(name) <= LONGEST_NAME or re.search(r"[\\\x00-\x1f]", name) or {"", ".", ".."} & {*parts}:
-        raise InputError(
-            f"{name!r:.80} is not a name for a blob: use 1 to {LONGEST_NAME} characters such as input/orders.csv, "
-            f'with single "/" between its parts and no backslash.'
-        )
-    return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from runonce.hosts.discover import Discovered
 
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 WIDE = 110
 """From so many columns on a table may have a column more."""
 STYLES = {
@@ -59,10 +61,12 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 def styled(*parts: tuple[str, str]) -> Any:
-    """Text from (text, style) parts."""
+    """Text from (text, style) parts; control characters, as a message may hold, are shown and not obeyed."""
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    return Text.assemble(*parts)
+    return Text.assemble(
+        *((CONTROL.sub(lambda found: repr(found[0])[1:-1], text), style) for text, style in parts)
+    )
 
 
 def print_json(value: Any) -> None:

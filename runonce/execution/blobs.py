@@ -8,6 +8,7 @@ checking its lease and writing. The newer run overwrites it. Entries of the ledg
 
 from __future__ import annotations
 
+import unicodedata
 import uuid
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,26 @@ if TYPE_CHECKING:
 
 OWNER, TOKEN, WRITE = "runonce_job", "runonce_token", "runonce_write"
 TRIES = 5
+LONGEST_NAME = 900
+"""Characters of a blob's name; with the namespace before it Azure Storage takes 1,024."""
+
+
+def blob_path(namespace: str, name: str) -> str:
+    """A blob's name in its container, which no name of a caller's can lead out of the namespace.
+
+    On its way to storage a name is normalised as a path is, so that with `..` in it it would be another blob.
+
+    Raises:
+        InputError: It cannot be a blob's name.
+    """
+    odd = any(c == "\\" or unicodedata.category(c) in ("Cc", "Cs") for c in name)
+    if odd or name.endswith(".") or len(name) > LONGEST_NAME or {"", ".", ".."} & {*name.split("/")}:
+        raise InputError(
+            f"{name!r:.80} is not a name for a blob: use 1 to {LONGEST_NAME} characters such as "
+            f'input/orders.csv, with single "/" between its parts, no part "." or "..", no dot at its end, and no '
+            f"backslash or control character."
+        )
+    return f"{namespace}/{name}"
 
 
 class Blobs:
@@ -29,7 +50,7 @@ class Blobs:
         self, store: BlobStore, namespace: str, job: str, token: int, check: Callable[[], None]
     ) -> None:
         self._store = store
-        self._prefix = f"{namespace}/"
+        self._namespace = namespace
         self._job = job
         self._token = token
         self._check = check
@@ -38,12 +59,13 @@ class Blobs:
         """The content of a blob.
 
         Raises:
-            InputError: There is no such blob.
+            InputError: There is no such blob, or there can be none of that name.
         """
-        item = self._patiently(name, lambda: self._store.read(self._prefix + name))
+        path = self._path(name)
+        item = self._patiently(name, lambda: self._store.read(path))
         if item is None:
             raise InputError(
-                f"Job {self._job}: there is no blob {name!r}; put it in the data container as {self._prefix}{name}, "
+                f"Job {self._job}: there is no blob {name!r}; put it in the data container as {path}, "
                 f"for instance with `runonce upload FILE {name}`."
             )
         return item.data
@@ -63,16 +85,19 @@ class Blobs:
 
     def exists(self, name: str) -> bool:
         """Whether there is such a blob."""
-        return self._patiently(name, lambda: self._store.head(self._prefix + name)) is not None
+        path = self._path(name)
+        return self._patiently(name, lambda: self._store.head(path)) is not None
 
     def names(self, prefix: str = "") -> list[str]:
         """The names that start so, in order."""
-        return [name.removeprefix(self._prefix) for name in self._store.names(self._prefix + prefix)]
+        root = f"{self._namespace}/"
+        return [name.removeprefix(root) for name in self._store.names(root + prefix)]
 
     def write(self, name: str, data: bytes | str, *, content_type: str | None = None) -> None:
         """Write a whole blob, as often as you like while the run owns its job.
 
         Raises:
+            InputError: No blob can have that name.
             LeaseLost, Fenced: It does not any more; nothing was written.
             StoreUnavailableError: Storage did not answer.
         """
@@ -81,7 +106,7 @@ class Blobs:
             "text/plain; charset=utf-8" if isinstance(data, str) else "application/octet-stream"
         )
         metadata = {OWNER: self._job, TOKEN: str(self._token), WRITE: uuid.uuid4().hex}
-        path = self._prefix + name
+        path = self._path(name)
         trouble: StoreUnavailableError | ConflictError | None = None
         for _ in range(TRIES):
             current = self._patiently(name, lambda: self._store.head(path))
@@ -108,7 +133,7 @@ class Blobs:
             LeaseLost, Fenced: The run no longer owns its job; nothing was deleted.
             StoreUnavailableError: Storage did not answer.
         """
-        path = self._prefix + name
+        path = self._path(name)
         look = self._store.head if when is None else self._store.read
         trouble: StoreUnavailableError | ConflictError | None = None
         unknown = False
@@ -127,6 +152,12 @@ class Blobs:
             else:
                 return True
         raise trouble or StoreUnavailableError()
+
+    def _path(self, name: str) -> str:
+        try:
+            return blob_path(self._namespace, name)
+        except InputError as error:
+            raise InputError(f"Job {self._job}: {error}") from None
 
     def _refuse_if_newer(self, name: str, current: BlobItem | None) -> None:
         if current is None or current.metadata.get(OWNER) != self._job:

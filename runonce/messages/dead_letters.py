@@ -6,17 +6,17 @@ idempotency key, for the operator has decided that the effect shall happen (agai
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runonce.errors import ConflictError, PermanentError, StoreError
 from runonce.messages.message import Message
-from runonce.messages.reading import read_key
-from runonce.messages.rows import MessageRow, State, decode_message, fingerprint, place
+from runonce.messages.reading import body_print, read_key
+from runonce.messages.rows import MessageRow, State, anew, decode_message, place
 from runonce.stores.columns import encode, to_text
 from runonce.stores.protocols import Replace
-from runonce.transports.ids import suffixed
+from runonce.transports.copies import known_as
+from runonce.transports.ids import replay_id
 from runonce.transports.protocols import Dead, Outgoing
 
 if TYPE_CHECKING:
@@ -72,9 +72,8 @@ def replay(registry: Registry, sender: Sender, handler: Handler, letters: DeadLe
     """
     delivery = dead.delivery
     generation = _reopen(registry, handler, dead)
-    suffix = f"~g{generation}" if generation else f"~g-{uuid.uuid4().hex[:8]}"
-    sent_as = delivery.sent_as or delivery.message_id
-    message_id = suffixed(sent_as, suffix)
+    sent_as = known_as(delivery)
+    message_id = replay_id(handler.entity, handler.name, sent_as, delivery.body, generation, dead.place)
     sender.send(
         handler.queue,
         [
@@ -95,8 +94,9 @@ def replay(registry: Registry, sender: Sender, handler: Handler, letters: DeadLe
 
 def _reopen(registry: Registry, handler: Handler, dead: Dead) -> int:
     """The claim's new generation, or 0 when there is no claim to reopen."""
+    message = Message(handler, dead.delivery)
     try:
-        key = read_key(handler, Message(handler, dead.delivery))
+        key, told = read_key(handler, message), body_print(handler, message)
     except PermanentError:
         return 0  # it never had one; it is judged anew, perhaps by a corrected handler
     partition, row_key = place(registry.namespace, handler.entity, handler.name, key)
@@ -117,19 +117,8 @@ def _reopen(registry: Registry, handler: Handler, dead: Dead) -> int:
             )
         if row.state not in (State.FAILED, State.UNKNOWN):
             return row.generation  # under way, or to be taken over: the copy finds out
-        reopened = replace(
-            row,
-            state=State.RELEASED,
-            generation=row.generation + 1,
-            failures=0,
-            abandoned=0,
-            retry_at=None,
-            expires_at=None,
-            fingerprint=fingerprint(
-                dead.delivery.body
-            ),  # a corrected body is what the operator wants handled
-            replays=(*row.replays, to_text(registry.clock.now()))[-20:],
-        )
+        # A corrected body is what the operator wants handled, so it is the one that counts from now on.
+        reopened = anew(row, told, registry.clock.now())
         try:
             registry.table.commit(partition, [Replace(row_key, encode(reopened), read.etag)])
         except ConflictError:

@@ -22,7 +22,7 @@ from runonce.execution.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from runonce.messages.message import Message
 
@@ -31,7 +31,10 @@ MESSAGE_TTL = timedelta(days=14)
 """How long the broker keeps a message; what the shipped infrastructure sets."""
 REPLAY_HORIZON = timedelta(days=7)
 """How long after that an operator may still replay a dead letter."""
-LOCK = re.compile(r"(?=.{1,200}\Z)(?:[^{}]|\{\w+(?:\.\w+)*\})+")
+WHOLE_BODY = "*"
+PATH = re.compile(r"(?:[^.\\]|\\[.\\])+(?:\.(?:[^.\\]|\\[.\\])+)*")
+"""A dotted path of the body; a dot or backslash of a field's own name has a backslash before it."""
+LOCK = re.compile(r"(?=.{1,200}\Z)(?:[^{}]|\{(?:[\w-]|\\[.\\])+(?:\.(?:[\w-]|\\[.\\])+)*\})+")
 """A lock's name: text, with dotted paths of the body in braces."""
 
 
@@ -45,6 +48,7 @@ class Handler:
     """The queue, or the topic when there is a subscription."""
     subscription: str | None
     key: str | Callable[[Message], str] | None
+    fingerprint: str | Sequence[str] | Callable[[Message], Any] | None
     retry: Retry
     lock: str | None
     lock_wait: float
@@ -86,6 +90,7 @@ def handler(
     topic: str | None = None,
     subscription: str | None = None,
     key: str | Callable[[Message], str] | None = None,
+    fingerprint: str | Sequence[str] | Callable[[Message], Any] | None = WHOLE_BODY,
     name: str | None = None,
     retries: int = 5,
     retry_delay: float | timedelta = 10.0,
@@ -97,7 +102,7 @@ def handler(
     max_runtime: float | timedelta | None = timedelta(minutes=4),
     concurrency: int = 8,
 ) -> Callable[[Callable[..., Awaitable[Any] | Any]], Handler]:
-    """Handle the messages of a queue or a topic's subscription, each with one effect however often it comes.
+    r"""Handle the messages of a queue or a topic's subscription, each with one effect however often it comes.
 
     The function takes a `Message`. A parameter annotated with a pydantic model gets the validated body instead.
 
@@ -106,8 +111,13 @@ def handler(
         topic: The topic's name (Service Bus only).
         subscription: The subscription's name; each subscription handles every message once.
         key: What makes two messages the same: a field of the JSON body ("invoice_id"), a dotted path
-            ("order.id"), or a function of the message. None means the message id, which its sender must then
-            repeat for the same message. A message without its key is dead-lettered, never run.
+            ("order.id"; a dot of a name is written "\."), or a function of the message. None means the message id,
+            which its sender must then repeat for the same message. A message without its key is dead-lettered, never
+            run.
+        fingerprint: What of the body must be the same under one key: "*" is all that its JSON says; a field or
+            several ("amount", or ["amount", "customer.id"]); a function of the message that gives a JSON value; None
+            is nothing. A message whose key came before with another fingerprint is dead-lettered, unless the one
+            before failed: then it is its correction, and handled.
         name: The handler's name, which its claims hang on. Default: the function's name.
         retries: How often a message whose handling raised is tried again, before it is dead-lettered.
         retry_delay: Seconds (or a timedelta) before the first retry, doubled for each further one.
@@ -134,11 +144,16 @@ def handler(
         checked_whole(job, "retries", retries, 0, 100)
         checked_whole(job, "concurrency", concurrency, 1, 256)
         source = _source(job, queue, topic, subscription)
-        if not (key is None or callable(key) or (isinstance(key, str) and key.strip("."))):
+        if not (key is None or callable(key) or _is_path(key)):
             raise DefinitionError(
                 f"Job {job!r}: key={key!r} must be a field's name, a dotted path or a function."
             )
-        for option, hook in (("key", key), ("reconcile", reconcile)):
+        if not (fingerprint is None or callable(fingerprint) or _are_paths(fingerprint)):
+            raise DefinitionError(
+                f"Job {job!r}: fingerprint={fingerprint!r} must be a field's name or several, a function, "
+                f'"{WHOLE_BODY}" for the whole body, or None for nothing of it.'
+            )
+        for option, hook in (("key", key), ("fingerprint", fingerprint), ("reconcile", reconcile)):
             if inspect.iscoroutinefunction(hook):
                 raise DefinitionError(
                     f"Job {job!r}: {option}={hook.__name__} is an async function; it is called from a thread, so make "
@@ -162,6 +177,7 @@ def handler(
             queue=source,
             subscription=subscription,
             key=key,
+            fingerprint=tuple(fingerprint) if isinstance(fingerprint, list) else fingerprint,
             retry=Retry(retries, checked_seconds(job, "retry_delay", retry_delay)),
             lock=_lock(job, lock),
             lock_wait=checked_seconds(job, "lock_wait", lock_wait),
@@ -197,6 +213,25 @@ def _source(job: str, queue: str | None, topic: str | None, subscription: str | 
                 f"and -)."
             )
     return str(source)
+
+
+def _is_path(path: object) -> bool:
+    return isinstance(path, str) and PATH.fullmatch(path) is not None
+
+
+def _are_paths(paths: object) -> bool:
+    return _is_path(paths) or (isinstance(paths, list | tuple) and bool(paths) and all(map(_is_path, paths)))
+
+
+def path_parts(path: str) -> list[str]:
+    """The names in a dotted path."""
+    names = [""]
+    for part in re.findall(r"\\.|.", path, re.DOTALL):
+        if part == ".":
+            names.append("")
+        else:
+            names[-1] += part.removeprefix("\\") or part
+    return names
 
 
 def _lock(job: str, lock: str | None) -> str | None:

@@ -39,7 +39,7 @@ from runonce.messages.heartbeat import Heartbeats, over_its_time
 from runonce.messages.message import BadMessageError, Message
 from runonce.messages.reading import Prepared, prepare
 from runonce.messages.rights import Rights
-from runonce.messages.rows import MessageRow, State, check_outbox, fingerprint
+from runonce.messages.rows import MessageRow, State, check_outbox
 from runonce.messages.sending import send_outbox
 from runonce.stores.columns import LONGEST_TEXT
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
@@ -125,7 +125,7 @@ class Deliverer(Flow[Working]):
         delivered = Delivered(
             key=message.key,
             message_id=message.message_id,
-            fingerprint=fingerprint(message.body),
+            fingerprint=prepared.fingerprint,
             redelivered=delivery.delivery_count > 1 or delivery.reschedules > 0,
             reschedules=delivery.reschedules,
             reconcile=_asking(handler, message),
@@ -160,7 +160,7 @@ class Deliverer(Flow[Working]):
         limit = float("inf") if handler.max_runtime is None else handler.max_runtime
         deadline = self.clock.elapsed() + limit
         row = claim.row
-        owner = f"{handler.name}/{row.key}".encode("ascii", "backslashreplace").decode()
+        owner = f"{handler.name}/{row.key}".encode("unicode_escape").decode()
 
         def save(checkpoint: str, progress: Mapping[str, int], _: object) -> None:
             outbox, follow_ups = rights.noted()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runonce.errors import InputError, LeaseLost, PermanentError
 from runonce.execution.checkpoint import Batches
+from runonce.messages.definition import path_parts
 from runonce.messages.rows import check_outbox
 from runonce.stores.columns import column_problem
 from runonce.stores.protocols import MAX_TRANSACTION
@@ -101,17 +102,32 @@ class Message:
         return self._json
 
     def field(self, path: str, *, reason: str = "MissingField") -> Any:
-        """The value at a dotted path of the JSON body; `reason` names the dead letter when there is none.
+        r"""The value at a dotted path of the JSON body; a dot of a name is written "\.".
+
+        `reason` names the dead letter when there is none.
 
         Raises:
             BadMessageError: There is none.
         """
+        found = self.find(path)
+        if not found:
+            twice = isinstance(self.json, str) and self.json.lstrip()[:1] in ("{", "[")
+            why = "; it is a text that holds JSON, so what sends it encodes it twice" if twice else ""
+            raise self.bad(reason, f"its body has no field {path!r}{why}")
+        return found[0]
+
+    def find(self, path: str) -> list[Any]:
+        """The value at a dotted path of the JSON body in a list, which is empty when there is none.
+
+        Raises:
+            BadMessageError: The body is not JSON.
+        """
         value: Any = self.json
-        for part in path.split("."):
+        for part in path_parts(path):
             if not isinstance(value, Mapping) or part not in value:
-                raise self.bad(reason, f"its body has no field {path!r}")
+                return []
             value = value[part]
-        return value
+        return [value]
 
     def bad(self, reason: str, what: str) -> BadMessageError:
         """The error for a message that cannot be handled: raise it where trying again cannot help."""

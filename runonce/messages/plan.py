@@ -6,13 +6,14 @@ row (`Timestamp`), and when it answered the read (`Date`). Only the wait for a r
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from runonce.execution.options import MAX_ABANDONED
 from runonce.messages.backoff import backoff
-from runonce.messages.rows import MessageRow, State
+from runonce.messages.rows import MessageRow, State, anew
 from runonce.stores.columns import to_text
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
@@ -24,6 +25,8 @@ RESOLUTION = 2.0
 """Seconds added to a lease before it counts as ended: the `Date` header counts whole ones."""
 EARLY = timedelta(seconds=2)
 """How early a scheduled copy may arrive: brokers' clocks and ours differ a little."""
+OF_BYTES = re.compile(r"[0-9a-f]{32}")
+"""A fingerprint as older versions made it, of a body's bytes: it tells nothing about one of its JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ def decide(  # noqa: PLR0911 - one answer for each state
 
     `happened` says, where it is known, whether an attempt whose host died had its effect.
     """
-    if row.fingerprint != arrival.fingerprint:
-        return Settle(_reused(handler, row, arrival))
+    if row.fingerprint != arrival.fingerprint and not OF_BYTES.fullmatch(row.fingerprint):
+        return _changed(handler, row, arrival)
     match row.state:
         case State.DONE:
             return Settle(Complete(duplicate=True))
@@ -122,11 +125,18 @@ def _claimed(row: MessageRow, arrival: Arrival) -> MessageRow:
     )
 
 
-def _reused(handler: Handler, row: MessageRow, arrival: Arrival) -> DeadLetter:
-    return DeadLetter(
-        "KeyReused",
-        f"Handler {handler.name}, message {arrival.message_id}: its key came before with another body (message "
-        f"{row.message_id}, {row.state}). One key means one effect: give a changed message a key of its own.",
+def _changed(handler: Handler, row: MessageRow, arrival: Arrival) -> Verdict:
+    """A message of the same key with another body: the correction of one that failed, or a key used twice."""
+    if row.state is State.FAILED and arrival.fingerprint not in row.superseded:
+        return Claimable(_claimed(anew(row, arrival.fingerprint, arrival.now), arrival))
+    # A body that a correction has replaced must not take turns with it as each of the two is redelivered.
+    return Settle(
+        DeadLetter(
+            "KeyReused",
+            f"Handler {handler.name}, message {arrival.message_id}: its key came before with another body (message "
+            f"{row.message_id}, {row.state}). One key means one effect: give a changed message a key of its own (the "
+            f'number 1 and the text "1" are one key).',
+        ),
     )
 
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from runonce.errors import PermanentError
+from runonce.messages.definition import WHOLE_BODY
 from runonce.messages.message import LONGEST_KEY, Message
-from runonce.transports.ids import digest
+from runonce.transports.ids import canonical, digest, fingerprint
 
 if TYPE_CHECKING:
     from runonce.messages.definition import Handler
     from runonce.transports.protocols import Delivery
 
+HALF = "is not valid Unicode: it holds half a surrogate pair, as of an emoji cut in two"
 LONGEST_BLOB_NAME = 900
 """Characters of a lock in its blob's name; a name ends at 1,024 (Azure Storage)."""
 
@@ -31,6 +33,8 @@ class Prepared:
     """What the handler's function is called with."""
     lock: str | None
     """The name of the lock's blob."""
+    fingerprint: str
+    """What tells its body from another one of the same key."""
 
 
 def prepare(handler: Handler, delivery: Delivery, max_body: int) -> Prepared:
@@ -45,7 +49,10 @@ def prepare(handler: Handler, delivery: Delivery, max_body: int) -> Prepared:
         raise message.bad("TooLarge", f"its body has {size} bytes, over {max_body}; put the data in a blob")
     message.key = read_key(handler, message)
     lock = _lock_name(handler, message)
-    return Prepared(message, _arguments(handler, message), None if lock is None else _blob_name(lock))
+    arguments = _arguments(handler, message)
+    return Prepared(
+        message, arguments, None if lock is None else _blob_name(lock), body_print(handler, message)
+    )
 
 
 def read_key(handler: Handler, message: Message) -> str:
@@ -77,9 +84,42 @@ def read_key(handler: Handler, message: Message) -> str:
         raise message.bad("MissingKey", where)
     if len(value) > LONGEST_KEY:
         raise message.bad("BadKey", f"its key has {len(value)} characters, over {LONGEST_KEY}")
-    if not value.isprintable():
-        raise message.bad("BadKey", "its key has control characters")
+    if not _is_unicode(value):
+        raise message.bad("BadKey", f"its key {HALF}")
     return value
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it is text at all: JSON can hold half a character, which no service takes."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def body_print(handler: Handler, message: Message) -> str:
+    """What tells a message's body from another one of the same key, by what the handler says counts.
+
+    Raises:
+        BadMessageError: That cannot be told from this body.
+    """
+    counts = handler.fingerprint
+    if counts is None:
+        return ""
+    if counts == WHOLE_BODY:
+        return fingerprint(message.body)
+    value: Any
+    if callable(counts):
+        try:
+            value = canonical(counts(message))
+        except PermanentError:
+            raise
+        except Exception as error:  # not with its text, which may repeat what is in the body
+            raise message.bad(
+                "BadFingerprint",
+                f"its fingerprint function raised {type(error).__name__}, or gave no JSON value",
+            ) from error
+    else:
+        fields = [counts] if isinstance(counts, str) else counts
+        value = canonical([[path, *message.find(path)] for path in fields])
+    return fingerprint(value.encode())
 
 
 def _arguments(handler: Handler, message: Message) -> list[Any]:
@@ -110,9 +150,10 @@ def _problems(error: Exception) -> str:
 
 
 def _blob_name(lock: str) -> str:
-    """What a lock's blob is called: readable where that is not too long for Azure."""
+    """What a lock's blob is called: readable where that is a name Azure keeps as it is."""
     quoted = quote(lock, safe="")
-    return quoted if len(quoted) <= LONGEST_BLOB_NAME else digest(lock)
+    # "." and ".." would be another place, and a last dot may be dropped.
+    return digest(lock) if len(quoted) > LONGEST_BLOB_NAME or quoted.endswith(".") else quoted
 
 
 def _lock_name(handler: Handler, message: Message) -> str | None:
@@ -132,4 +173,6 @@ def _lock_field(message: Message, path: str) -> str:
         raise message.bad(
             "BadLock", f"its lock's field {path!r} has {len(text)} characters, over {LONGEST_KEY}"
         )
+    if not _is_unicode(text):
+        raise message.bad("BadLock", f"its lock's field {path!r} {HALF}")
     return text

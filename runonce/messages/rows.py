@@ -6,16 +6,15 @@ hash of them. The hash also spreads the rows over partitions, so that one busy h
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping  # noqa: TC003 - the codec reads the annotations
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime  # noqa: TC003 - as above
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from runonce.errors import InputError
-from runonce.stores.columns import Columns, decode
+from runonce.stores.columns import Columns, decode, to_text
 from runonce.transports.ids import digest
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from runonce.stores.protocols import Row
 
 SHARDS = 16
+KEPT = 20
+"""Generations that a row remembers."""
 LARGEST_OUTBOX = 30_000
 """Characters of JSON that the follow-ups of one message may take; a table's text column ends at 32 Ki."""
 
@@ -56,9 +57,11 @@ class MessageRow(Columns):
     failures: int = 0
     abandoned: int = 0
     generation: int = 0
-    """How often an operator replayed it."""
+    """How often it was begun anew: by an operator's replay, or after it failed by a corrected body."""
     fingerprint: str = ""
     """Of the body, so that one key with two bodies is noticed."""
+    superseded: tuple[str, ...] = ()
+    """Fingerprints of the bodies that failed before the one it has now."""
     message_id: str = ""
     host: str = ""
     lease: int = 0
@@ -74,7 +77,7 @@ class MessageRow(Columns):
     outbox: tuple[Mapping[str, Any], ...] = ()
     """Follow-up messages, to be sent again with the same ids if the message comes again."""
     replays: tuple[str, ...] = ()
-    """When an operator replayed it."""
+    """When it was begun anew."""
 
     @property
     def idempotency_key(self) -> str:
@@ -83,9 +86,27 @@ class MessageRow(Columns):
         return f"{self.handler}:{digest(self.entity, self.handler, self.key)[:32]}{replayed}"
 
 
-def fingerprint(body: bytes) -> str:
-    """What tells two bodies apart."""
-    return hashlib.sha256(body).hexdigest()[:32]
+def anew(row: MessageRow, fingerprint: str, now: datetime) -> MessageRow:
+    """The row of a message that is to be handled once more, as a new generation of it.
+
+    With another body it begins from nought: what was done of the other one says nothing about this one.
+    """
+    again = replace(
+        row,
+        state=State.RELEASED,
+        generation=row.generation + 1,
+        failures=0,
+        abandoned=0,
+        retry_at=None,
+        expires_at=None,
+        replays=(*row.replays, to_text(now))[-KEPT:],
+    )
+    if fingerprint == row.fingerprint:
+        return again
+    earlier = tuple(other for other in (*row.superseded, row.fingerprint) if other != fingerprint)
+    return replace(
+        again, fingerprint=fingerprint, superseded=earlier[-KEPT:], checkpoint="", progress={}, follow_ups=0
+    )
 
 
 def place(namespace: str, entity: str, handler: str, key: str) -> tuple[str, str]:

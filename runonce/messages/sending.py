@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from runonce.errors import InputError
 from runonce.messages.message import Message
 from runonce.messages.reading import read_key
-from runonce.transports.ids import LONGEST_ID, digest
+from runonce.transports.ids import follow_up_id, sent_id
 from runonce.transports.protocols import Delivery, Outgoing
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def outgoing(
     Args:
         handler: Whom it is for.
         body: bytes and text as they are; anything else as JSON.
-        key: What its message id is made of; default is the handler's own key of the body, so that the broker's
-            duplicate detection drops a message sent twice.
+        key: The id it is known by; default is made of the handler's own key. The broker's id is made of it and the
+            body, so that duplicate detection drops a message sent twice, and never another one.
         at: When it shall be there, with an offset.
         correlation_id: Passed on to the handler.
 
@@ -47,8 +47,15 @@ def outgoing(
     data = _bytes(handler.name, body)
     if at is not None and at.tzinfo is None:
         raise InputError(f"enqueue({handler.name}): at={at!r} has no time zone; give an aware datetime.")
-    message_id = _message_id(handler, data, key)
-    return Outgoing(data, message_id, None if at is None else at.astimezone(UTC), correlation_id)
+    if key is None and handler.key is None:
+        message_id, known = str(uuid.uuid4()), ""
+    else:
+        # A message without its key is refused here already, where its sender sees it.
+        name = read_key(handler, Message(handler, Delivery(data, ""))) if key is None else key
+        message_id = sent_id(handler.queue, handler.name, name, data)
+        known = f"{handler.queue}:{name}" if key is None else key
+    when = None if at is None else at.astimezone(UTC)
+    return Outgoing(data, message_id, when, correlation_id, sent_as=known)
 
 
 def check_one_key(handler: Handler, key: str | None, count: int) -> None:
@@ -77,17 +84,26 @@ def follow_up(
             f"Handler {row.handler}: a follow-up's body is kept as text until it is sent, and this one is not UTF-8; "
             f"put the data in a blob and send its name."
         ) from error
-    message_id = key or f"{row.handler}-{digest(row.entity, row.handler, row.key, str(ordinal))[:40]}"
-    if row.generation:
-        message_id += f"~g{row.generation}"  # an operator's replay sends its follow-ups anew
-    return {"to": handler.queue, "id": _shortened(message_id), "body": text}
+    sender = (row.entity, row.handler, row.key, row.generation)
+    message_id = follow_up_id(
+        handler.queue, handler.name, text.encode(), sender=sender, ordinal=ordinal, key=key or ""
+    )
+    # An operator's replay sends its follow-ups anew, so a handler without a key must not know them already.
+    known = f"{key}~g{row.generation}" if key and row.generation else key or ""
+    return {"to": handler.queue, "id": message_id, "body": text, "sent_as": known}
 
 
 def send_outbox(sender: Sender, outbox: Sequence[Mapping[str, Any]], correlation_id: str) -> None:
     """Send the follow-ups, grouped by where they go; raises TransportError."""
     for entity in dict.fromkeys(str(item["to"]) for item in outbox):
         batch = [
-            Outgoing(str(item["body"]).encode(), str(item["id"]), None, correlation_id)
+            Outgoing(
+                str(item["body"]).encode(),
+                str(item["id"]),
+                None,
+                correlation_id,
+                sent_as=str(item.get("sent_as", "")),
+            )
             for item in outbox
             if item["to"] == entity
         ]
@@ -112,16 +128,3 @@ def _encoded(name: str, body: str) -> bytes:
         return body.encode()
     except UnicodeEncodeError as error:
         raise InputError(f"enqueue({name}): the body is text that cannot be sent: {error.reason}.") from error
-
-
-def _message_id(handler: Handler, data: bytes, key: str | None) -> str:
-    if key is not None:
-        return _shortened(key)
-    if handler.key is None:
-        return str(uuid.uuid4())
-    # A message without its key is refused here already, where its sender sees it.
-    return _shortened(f"{handler.queue}:{read_key(handler, Message(handler, Delivery(data, '')))}")
-
-
-def _shortened(message_id: str) -> str:
-    return message_id if len(message_id) <= LONGEST_ID - 8 else digest(message_id)  # 8 for a copy's suffix

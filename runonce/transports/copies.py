@@ -19,14 +19,22 @@ def copy_of(handler: Handler, delivery: Delivery, delay: float) -> Outgoing:
     copies would have copies of the others', and they would double with every round of a longer outage.
     """
     times = delivery.reschedules + 1
+    sent_as = known_as(delivery)
     at = datetime.now(UTC) + timedelta(seconds=delay)  # noqa: TID251 - an instant for the broker
     return Outgoing(
         body=delivery.body,
-        message_id=copy_id(delivery.message_id, times),
+        message_id=copy_id(
+            handler.entity, handler.name, delivery.message_id or sent_as, delivery.body, times
+        ),
         at=at if delay > 0 else None,
         correlation_id=delivery.correlation_id,
         properties=delivery.properties,
         reschedules=times,
         only_for=handler.subscription or "",
-        sent_as=delivery.sent_as or delivery.message_id,
+        sent_as=sent_as,
     )
+
+
+def known_as(delivery: Delivery) -> str:
+    """The id of a message's first sending; where its sender gave it none, one of its number in the queue."""
+    return delivery.sent_as or delivery.message_id or f"unnamed-{delivery.sequence}"

@@ -1,9 +1,25 @@
-"""Ids of messages: hashes, and suffixes within the broker's limit."""
+"""Ids of messages: every id the toolkit makes is made here, of all that tells two messages apart.
+
+A broker that detects duplicates drops a message whose id it has seen, so an id that two messages could share loses one
+of them. What two messages can differ in (who receives it, its handler, key, body, ordinal, generation, copy) goes
+into a hash; what people recognise a message by stands before it.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from decimal import Decimal
+from typing import Any
+
+LONGEST_ID = 128
+"""Characters in a Service Bus MessageId (its own limit)."""
+HASH = 20
+"""Hexadecimal digits of an id's hash."""
+LONGEST_MADE = 96
+"""Characters of an id that is no copy's: a copy's hash and suffix come after it."""
+COPY = re.compile(rf"~[0-9a-f]{{{HASH}}}~r\d+\Z")
 
 
 def digest(*parts: str) -> str:
@@ -12,23 +28,77 @@ def digest(*parts: str) -> str:
     return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-LONGEST_ID = 128
-"""Characters in a Service Bus MessageId (its own limit)."""
+def fingerprint(body: bytes) -> str:
+    """What tells two bodies apart: for JSON what it says, for anything else its bytes.
+
+    Order of fields, white space, escapes, a byte order mark and the spelling of a number (1, 1.0, 1e0: JSON has one
+    kind of number) do not count.
+    """
+    try:
+        value = json.loads(body.decode("utf-8-sig"), parse_float=_number)
+        return "json-" + digest(canonical(value))[:27]
+    except (ValueError, ArithmeticError, RecursionError):
+        return "body-" + hashlib.sha256(body).hexdigest()[:27]
 
 
-def copy_id(message_id: str, times: int) -> str:
-    """The id of a message's next copy. It must differ: duplicate detection drops a copy that reuses one."""
-    if times > 1:  # then it is the id of a copy
-        message_id = re.sub(r"~r\d+$", "", message_id)
-    return suffixed(message_id, f"~r{times}")
+def canonical(value: Any) -> str:
+    """A JSON value as the one text that all its spellings have.
+
+    Raises:
+        TypeError, ValueError, RecursionError: It is no JSON value.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def suffixed(message_id: str, suffix: str) -> str:
-    """An id with something after it, within the broker's limit; two ids never become the same one."""
-    room = LONGEST_ID - len(suffix)
-    if (
-        len(message_id) > room
-    ):  # cut off, ids that differ at their end would be one, and the broker drop a message
-        hashed = digest(message_id)
-        message_id = message_id[: room - len(hashed) - 1] + "~" + hashed
-    return message_id + suffix
+def _number(text: str) -> int | float:
+    """A number with a point or an exponent; ValueError where a float would not keep all its digits."""
+    exact, rounded = Decimal(text), float(text)
+    if exact != Decimal(repr(rounded)):
+        raise ValueError(text)
+    return int(exact) if exact == exact.to_integral_value() else rounded
+
+
+def sent_id(entity: str, handler: str, key: str, body: bytes) -> str:
+    """The id of a message somebody sends: the same when the same message is sent again."""
+    return _made(f"{entity}:{key}", "sent", entity, handler, key, fingerprint(body))
+
+
+def follow_up_id(
+    entity: str, handler: str, body: bytes, *, sender: tuple[str, str, str, int], ordinal: int, key: str = ""
+) -> str:
+    """The id of a follow-up: the same in every attempt of its sender, which is (entity, handler, key, generation)."""
+    origin = (*sender[:3], str(sender[3]), str(ordinal))
+    return _made(
+        key or f"{sender[1]}-{ordinal}", "follow-up", entity, handler, key, fingerprint(body), *origin
+    )
+
+
+def copy_id(entity: str, handler: str, message_id: str, body: bytes, times: int) -> str:
+    """The id of a message's next copy. It differs from those before, which a broker would drop it for."""
+    shown = (
+        root(message_id) if times > 1 else message_id
+    )  # a first copy's id is its sender's, whatever it ends with
+    told = (message_id, _bytes(body))
+    return _made(shown, "copy", entity, handler, *told, suffix=f"~r{times}", most=LONGEST_ID)
+
+
+def replay_id(entity: str, handler: str, message_id: str, body: bytes, generation: int, place: str) -> str:
+    """The id under which a dead letter is sent once more; `place` tells it from others of the same message."""
+    told = (message_id, _bytes(body), str(generation), place)
+    return _made(message_id, "replay", entity, handler, *told, suffix=f"~g{generation}")
+
+
+def root(message_id: str) -> str:
+    """The id of the message that a copy is one of."""
+    return COPY.sub("", message_id)
+
+
+def _bytes(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def _made(shown: str, *parts: str, suffix: str = "", most: int = LONGEST_MADE) -> str:
+    """What people read, the hash of all parts, and a suffix, within a number of characters."""
+    end = f"~{digest(*parts, suffix)[:HASH]}{suffix}"
+    # Ids travel through headers, logs and shells; what is not plain ASCII tells nobody anything there.
+    return re.sub(r"[^!-~]", "_", shown)[: most - len(end)] + end

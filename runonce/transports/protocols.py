@@ -29,7 +29,9 @@ class Delivery:
     only_for: str = ""
     """The one subscription that a copy is for: the topic gives it to all of them."""
     sent_as: str = ""
-    """The id its sender gave it, where this is a copy, which has one of its own."""
+    """The id its sender gave it, where the broker knows it by another one, as it does a copy."""
+    sequence: str = ""
+    """What the broker numbers it by in its queue; the one name of a message whose sender gave it no id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Outgoing:
     only_for: str = ""
     """Of a topic's subscriptions, the one it is for."""
     sent_as: str = ""
-    """The id its sender gave it, where this is a copy of it."""
+    """The id its sender gave it, where the broker knows it by another one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,7 @@ def delivery_of(native: ServiceBusReceivedMessage) -> Delivery:
         enqueued_at=native.enqueued_time_utc,
         correlation_id=str(native.correlation_id or ""),
         properties=properties,
+        sequence=str(native.sequence_number or ""),
         **own,
     )
 

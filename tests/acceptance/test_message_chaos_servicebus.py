@@ -23,7 +23,7 @@ pytestmark = [
     sdk_forgets_sockets,
 ]
 
-broker = broker_fixture(Queue("chaos", lock=5, max_delivery=10))
+broker = broker_fixture(Queue("chaos", lock=5, max_delivery=10, dedup=600))
 
 
 def test_a_thousand_messages_sent_twice_have_a_thousand_effects(

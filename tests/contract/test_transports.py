@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -15,9 +16,11 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
 from runonce.errors import StoreError, TransportError
+from runonce.execution.registry import Registry
 from runonce.messages.dead_letters import replay
 from runonce.messages.definition import handler
 from runonce.messages.deliver import Deliverer
+from runonce.messages.sending import outgoing, send_all
 from runonce.settings import ServiceBusConnection, StorageConnection
 from runonce.stores.memory import memory_stores
 from runonce.testing import ManualClock
@@ -42,7 +45,7 @@ from tests.support.transports import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runonce.transports.protocols import Sender
+    from runonce.transports.protocols import Dead, Sender
     from servicebus.launcher import Broker
 
 __all__ = ["proxies", "proxy"]
@@ -51,9 +54,9 @@ pytestmark = sdk_forgets_sockets
 
 QUEUES = [f"q{n}" for n in range(60)]
 broker = broker_fixture(
-    *(Queue(name, lock=LOCK, max_delivery=4) for name in QUEUES),
-    Topic("events", ("billing", "shipping"), lock=LOCK),
-    Topic("orders", ("billing", "shipping"), lock=LOCK),
+    *(Queue(name, lock=LOCK, max_delivery=4, dedup=600) for name in QUEUES),
+    Topic("events", ("billing", "shipping"), lock=LOCK, dedup=600),
+    Topic("orders", ("billing", "shipping"), lock=LOCK, dedup=600),
 )
 bus = client_fixture()
 BODY = b'{"id": 1}'
@@ -266,7 +269,8 @@ def test_rescheduled_comes_again_as_a_copy(pipe: Pipe) -> None:
         if times == 3:
             [received] = receive(inbox)
             delivery = received.delivery
-            assert (delivery.message_id, delivery.reschedules) == (f"{sent}~r3", 3)
+            assert re.fullmatch(rf"{sent}~[0-9a-f]{{20}}~r3", delivery.message_id)
+            assert (delivery.sent_as, delivery.reschedules) == (sent, 3)
             assert (delivery.body, delivery.correlation_id, delivery.delivery_count) == (BODY, "order-7", 1)
 
 
@@ -554,7 +558,7 @@ def test_a_foreign_message_keeps_its_body_through_copies_and_dead_letters(storag
     inbox = storage_pipe.inbox(to)
     inbox.settle(receive(inbox)[0], Reschedule(0.0, "busy"))
     [copy] = receive(inbox)
-    assert (copy.delivery.body, copy.delivery.message_id) == (b"<order/>", f"{sent.id}~r1")
+    assert (copy.delivery.body, copy.delivery.sent_as) == (b"<order/>", sent.id)
     inbox.settle(copy, DeadLetter("NotJson", "it is XML"))
     [dead] = storage_pipe.dead_letters(to).peek(1)
     assert (dead.delivery.body, dead.reason) == (b"<order/>", "NotJson")
@@ -615,6 +619,42 @@ def test_an_entity_that_does_not_exist_is_an_error_that_names_it(bus_pipe: BusPi
         bus_pipe.inbox(to).receive(1, 1.0)
     with pytest.raises(TransportError, match="no-such-queue"):
         bus_pipe.send(to, BODY)
+
+
+# -- what duplicate detection must and must not drop -----------------------------------------------------------------
+
+
+def test_a_message_sent_twice_comes_once_and_its_correction_too(bus_pipe: BusPipe) -> None:
+    """Within the window: the same body in other bytes is dropped, another body under the same key is not."""
+    to = make_handler(bus_pipe.queue())
+    bodies: list[Any] = [{"id": "A", "n": 1}, b'{ "n": 1.0, "id": "A" }', {"id": "A", "n": 2}]
+    for body in bodies:
+        send_all(bus_pipe.sender, to, [outgoing(to, body)])
+    found = [json.loads(r.delivery.body)["n"] for r in receive(bus_pipe.inbox(to), 2)]
+    assert found == [1, 2]
+    assert bus_pipe.count(to.queue) == 2
+
+
+def test_messages_without_an_id_all_come_again_and_are_all_replayed(bus_pipe: BusPipe, bus: Bus) -> None:
+    """Five messages of a sender that sets no id: sent back they are five, dead and replayed they are five."""
+    to = make_handler(bus_pipe.queue())
+    for _ in range(5):
+        bus.sender(to.queue).send_messages(AmqpAnnotatedMessage(data_body=BODY))
+    inbox = bus_pipe.inbox(to)
+    for received in receive(inbox, 5):
+        inbox.settle(received, Reschedule(0.0, "busy"))
+    copies = receive(inbox, 5)
+    for received in copies:
+        inbox.settle(received, DeadLetter("Failed", "why"))
+    letters, stores = bus_pipe.dead_letters(to), memory_stores(ManualClock())
+    registry = Registry(stores.claims, "shop", ManualClock(), "test")
+    taken: list[Dead] = []
+    while len(taken) < 5:
+        taken += letters.take(5)
+    for dead in taken:
+        replay(registry, bus_pipe.sender, to, letters, dead)
+    assert len(receive(inbox, 5)) == 5
+    assert bus_pipe.dead_count(to.queue) == 0
 
 
 def _subscriber(topic: str, subscription: str) -> Any:

@@ -36,7 +36,8 @@ pytestmark = [
 
 QUEUES = [f"q{n}" for n in range(12)]
 broker = broker_fixture(
-    *(Queue(name, lock=5, max_delivery=5) for name in QUEUES), Topic("orders", ("billing",), lock=5)
+    *(Queue(name, lock=5, max_delivery=5, dedup=600) for name in QUEUES),
+    Topic("orders", ("billing",), lock=5, dedup=600),
 )
 HANDLERS = """
     import time
@@ -169,8 +170,9 @@ def test_work_handles_what_there_is_and_ends(cli: Processes) -> None:
     """Sent twice over, five messages have five effects; the queue is empty and the command ends with 0."""
     cli.enqueue(*({"id": n} for n in range(5)), *({"id": n} for n in range(5)))
     worked = cli.json("work", "take", "--max-wait", "4")
-    # Duplicates that are handled at the same instant come again, which counts too.
-    assert (worked["handler"], worked["handled"] >= 10, worked["exit_code"]) == ("take", True, 0)
+    # Service Bus drops a duplicate; a Storage queue delivers it, and one handled at the same instant comes again.
+    least = 5 if cli.pipe.kind == "servicebus" else 10
+    assert (worked["handler"], worked["handled"] >= least, worked["exit_code"]) == ("take", True, 0)
     assert cli.effects() == ["0", "1", "2", "3", "4"]
     assert (cli.pipe.count(cli.queue), cli.pipe.dead_count(cli.queue)) == (0, 0)
 
@@ -237,7 +239,7 @@ def test_a_handler_the_transport_cannot_carry_stops_no_other(on_storage: Process
 def test_a_topics_handler_works_on_service_bus(on_bus: Processes) -> None:
     """Messages sent to a topic reach the handler of its subscription."""
     on_bus.enqueue({"id": 1}, {"id": 1}, to="bill")
-    assert on_bus.json("work", "bill", "--max-wait", "4")["handled"] >= 2
+    assert on_bus.json("work", "bill", "--max-wait", "4")["handled"] >= 1
     assert on_bus.effects("bill") == ["1"]
 
 

@@ -123,5 +123,6 @@ def _from_servicebus(message: func.ServiceBusMessage) -> Delivery:
         enqueued_at=message.enqueued_time_utc,
         correlation_id=message.correlation_id or "",
         properties=properties,
+        sequence=str(message.sequence_number or ""),
         **own,
     )

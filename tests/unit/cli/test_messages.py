@@ -202,6 +202,17 @@ def test_show_has_the_traceback_and_the_body_on_request(cli: CommandLine) -> Non
     assert (missing.exit_code, "no dead letter 'nope'" in missing.stderr) == (5, True)
 
 
+def test_two_dead_letters_of_one_key_are_told_apart(cli: CommandLine) -> None:
+    """Sent under one key with two bodies, each is shown by the id the broker knows it by."""
+    put_aside(cli, '{"id": 17, "bad": true}', '{"id": 17, "bad": true, "n": 2}')
+    both = cli.json("dead-letters", "list", "send_invoice")["dead_letters"]
+    assert [one["id"] for one in both] == ["invoices:17"] * 2
+    refused = cli("dead-letters", "show", "send_invoice", "--id", "invoices:17")
+    assert (refused.exit_code, "2 dead letters called 'invoices:17'" in refused.stderr) == (5, True)
+    second = cli.json("dead-letters", "show", "send_invoice", "--id", both[1]["message_id"], "--body")
+    assert json.loads(second["body"])["n"] == 2
+
+
 def test_a_message_without_a_key_is_listed_too(cli: CommandLine) -> None:
     """One that nobody could claim has its reason, and no claim."""
     found = cli.context().handler("send_invoice")

@@ -312,3 +312,49 @@ def test_names_are_the_namespaces(shop: Shop) -> None:
     assert run.names("b/") == ["b/1", "b/2"]
     assert run.exists("a")
     assert not stranger.exists("a")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "/a",
+        "a/",
+        "a//b",
+        ".",
+        "..",
+        "../prod/x",
+        "x/../../prod/x",
+        "a/./b",
+        "a\\b",
+        "a\nb",
+        "a\x00",
+        "a\x7f",
+        "a\u0085",
+        "a\ud800",
+        "report.",
+        "x" * 901,
+    ],
+)
+def test_a_name_that_leads_elsewhere_is_refused_by_every_method(name: str) -> None:
+    """No call reaches storage: a path would be normalised on its way and name another namespace's blob."""
+    store = FaultyBlobs()
+    blobs = Blobs(store, "shop", "report", 1, lambda: None)
+    for call in (
+        lambda: blobs.read(name),
+        lambda: blobs.read_text(name),
+        lambda: blobs.exists(name),
+        lambda: blobs.write(name, b""),
+        lambda: blobs.delete(name),
+    ):
+        with pytest.raises(InputError, match=r"Job report: .* is not a name for a blob"):
+            call()
+    assert store.calls == []
+
+
+@pytest.mark.parametrize("name", ["a", "in/orders.csv", "a..b", "..a", "%2e%2e/x", "ü 🔑", "x" * 900])
+def test_a_name_that_stays_where_it_is_passes(name: str) -> None:
+    """Dots within a part, percent signs and any printable text are names."""
+    blobs = Blobs(MemoryBlobs(), "shop", "report", 1, lambda: None)
+    blobs.write(name, b"1")
+    assert (blobs.read(name), blobs.names()) == (b"1", [name])

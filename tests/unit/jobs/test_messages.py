@@ -108,8 +108,9 @@ def test_a_provider_that_hangs_up_is_called_again_with_the_same_key(
         ({"customer": ""}, "field 'customer' is ''; write 1 to 64 letters"),
         ({"customer": ["x" * 80]}, "…; write 1 to 64 letters"),
         ({"customer": "a b"}, "field 'customer' is 'a b'"),
+        ({"customer": "x/../../prod/acme"}, "no part empty or of dots"),
     ],
-    ids=["float", "comma", "negative", "empty", "list", "space"],
+    ids=["float", "comma", "negative", "empty", "list", "space", "path"],
 )
 def test_a_body_that_cannot_be_right_is_put_aside(
     bench: Workbench, change: dict[str, Any], said: str

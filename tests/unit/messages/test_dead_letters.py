@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +12,7 @@ from runonce.errors import PermanentError, StoreError, StoreUnavailableError, Tr
 from runonce.messages.dead_letters import replay, view
 from runonce.messages.rows import State
 from runonce.testing import Complete, DeadLetter, Reschedule, Workbench
+from runonce.transports.copies import copy_of
 from runonce.transports.protocols import Dead, Delivery
 
 if TYPE_CHECKING:
@@ -122,11 +125,13 @@ def test_a_replay_goes_under_an_id_of_its_own(bench: Workbench) -> None:
     """The copy's id differs for each generation, or it would be dropped; its sender's id travels along."""
     one, _ = failed(bench)
     first = replayed(bench, one)
-    assert (first.messages[0].message_id, first.messages[0].sent_as) == ("m-1~g1", "m-1")
+    assert re.fullmatch(r"m-1~[0-9a-f]{20}~g1", first.messages[0].message_id)
+    assert first.messages[0].sent_as == "m-1"
     assert first.messages[0].reschedules == 1
     assert isinstance(bench.deliverer.deliver(one, first.delivery()), DeadLetter)
     again = replayed(bench, one, letter(first.delivery()))
-    assert (again.messages[0].message_id, again.messages[0].sent_as) == ("m-1~g2", "m-1")
+    assert re.fullmatch(r"m-1~[0-9a-f]{20}~g2", again.messages[0].message_id)
+    assert again.messages[0].sent_as == "m-1"
     assert row_of(bench, one).generation == 2
     assert len(row_of(bench, one).replays) == 2
 
@@ -207,21 +212,87 @@ def test_a_message_under_way_is_not_reopened(bench: Workbench) -> None:
 def test_a_message_without_a_key_is_judged_anew(bench: Workbench) -> None:
     """A dead letter that never had a claim is sent through once more, for the handler may have been corrected."""
     sent = replayed(bench, handling(), letter(delivery({"number": 7})))
-    assert sent.messages[0].message_id.startswith("m-1~g-")
+    assert sent.messages[0].message_id.startswith("m-1~")
     corrected = handling(key="number")
     assert bench.deliverer.deliver(corrected, sent.delivery()) == Complete()
 
 
-def test_a_corrected_body_can_be_replayed(bench: Workbench) -> None:
-    """A corrected message under the key of one that failed is refused until an operator replays it, then handled."""
+CORRECTED = {"id": KEY, "customer": 5}
+
+
+def test_a_corrected_body_reopens_what_failed(bench: Workbench) -> None:
+    """A corrected message under the key of one that failed is handled, as a new generation recorded on the row."""
     one, body = failed(bench)
-    corrected = delivery({"id": KEY, "customer": 5}, message_id="m-2")
-    refused = bench.deliverer.deliver(one, corrected)
-    assert isinstance(refused, DeadLetter)
-    assert refused.reason == "KeyReused"
-    sent = replayed(bench, one, letter(corrected))
+    body.fail = False
+    assert bench.deliverer.deliver(one, delivery(CORRECTED, message_id="m-2")) == Complete()
+    row = row_of(bench, one)
+    assert (row.state, row.generation, row.failures, row.message_id) == (State.DONE, 1, 0, "m-2")
+    assert row.replays == ("2026-01-01T00:00:00Z",)
+    assert len(set(body.keys)) == 2
+    again = bench.deliverer.deliver(one, delivery(count=2))
+    assert isinstance(again, DeadLetter)
+    assert again.reason == "KeyReused"
+
+
+def test_a_correction_and_what_it_corrects_do_not_take_turns(bench: Workbench) -> None:
+    """When the corrected body fails too, redeliveries of either run nothing; a further correction does."""
+    one, body = failed(bench)
+    bench.deliverer.deliver(one, delivery(CORRECTED, message_id="m-2"))
+    for count in (2, 3):
+        for of in (delivery(count=count), delivery(CORRECTED, message_id="m-2", count=count)):
+            assert isinstance(bench.deliverer.deliver(one, of), DeadLetter)
+    assert len(body.calls) == 2
+    body.fail = False
+    assert bench.deliverer.deliver(one, delivery({"id": KEY, "customer": 6}, message_id="m-3")) == Complete()
+    assert row_of(bench, one).generation == 2
+
+
+def test_a_correction_begins_from_nought(bench: Workbench) -> None:
+    """What was done of the body that failed says nothing about another one: its checkpoint is forgotten."""
+    seen: list[Any] = []
+
+    def body(message: Message) -> None:
+        seen.append(message.checkpoint.load({"row": 0})["row"])
+        message.checkpoint.save({"row": 7})
+        if len(seen) < 3:
+            raise PermanentError("no")
+
+    one = handling(body)
+    bench.deliverer.deliver(one, delivery())
+    replay_of_the_same = replayed(bench, one)
+    bench.deliverer.deliver(one, replay_of_the_same.delivery())
+    assert bench.deliverer.deliver(one, delivery(CORRECTED)) == Complete()
+    assert seen == [0, 7, 0]
+
+
+def test_an_operator_may_go_back_to_a_body_that_was_corrected(bench: Workbench) -> None:
+    """A replay says which body is wanted, and that one is handled, whatever was tried meanwhile."""
+    one, body = failed(bench)
+    bench.deliverer.deliver(one, delivery(CORRECTED))
+    sent = replayed(bench, one)
     body.fail = False
     assert bench.deliverer.deliver(one, sent.delivery()) == Complete()
+    assert body.calls[-1].json == {"id": KEY}
+
+
+def test_dead_letters_of_one_key_are_replayed_as_two_messages(bench: Workbench) -> None:
+    """The bad message and the corrected one have ids of their own, so no broker drops the second."""
+    one, _ = failed(bench)
+    sends = Sends()
+    replayed(bench, one, sends=sends)
+    replayed(bench, one, letter(delivery(CORRECTED)), sends=sends)
+    replayed(bench, one, replace(letter(), place="2"), sends=sends)
+    assert len({message.message_id for message in sends.messages}) == 3
+
+
+def test_messages_without_an_id_are_replayed_as_many(bench: Workbench) -> None:
+    """Five messages whose sender gave them no id are five replays and five copies."""
+    one, sends = handling(), Sends()
+    letters = [letter(delivery({"id": "same"}, message_id="", sequence=str(number))) for number in range(5)]
+    for one_of_five in letters:
+        replayed(bench, one, one_of_five, sends)
+    copies = [copy_of(one, dead.delivery, 0.0) for dead in letters]
+    assert len({m.message_id for m in (*sends.messages, *copies)}) == 10
 
 
 def test_nothing_is_lost_between_the_steps(bench: Workbench) -> None:

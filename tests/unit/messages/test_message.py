@@ -8,7 +8,7 @@ from support.messages import delivery, handling
 
 from runonce.errors import InputError, PermanentError
 from runonce.messages.message import LONGEST_KEY, BadMessageError, Message
-from runonce.messages.reading import read_key
+from runonce.messages.reading import body_print, prepare, read_key
 from runonce.transports.protocols import Delivery
 
 SECRET = "hunter2"
@@ -95,10 +95,14 @@ def test_a_field_that_is_not_there_is_named(path: str) -> None:
         "%2F",
         "..",
         "|:~",
+        "10\u00a0000",
+        "A\u200b17",
+        "family \U0001f469\u200d\U0001f4bb",
+        "line\nline\x00\x1b",
     ],
 )
-def test_any_printable_text_is_a_key(key: str) -> None:
-    """A key is any printable text of up to 512 characters: what tables refuse in keys does not matter here."""
+def test_any_text_is_a_key(key: str) -> None:
+    """A key is any text of up to 512 characters: what tables and headers refuse does not matter here."""
     assert key_of({"id": key}) == key
 
 
@@ -138,9 +142,8 @@ BAD_KEYS: dict[str, tuple[Any, str, str]] = {
     "513 characters": ({"id": SECRET * 73 + "xx"}, "BadKey", "513 characters"),
     "2,000 characters": ({"id": SECRET + "x" * 1993}, "BadKey", "2000 characters"),
     "a digit too many": ({"id": 10**512}, "BadKey", "513 characters"),
-    "newline": ({"id": SECRET + "\n"}, "BadKey", "control characters"),
-    "null character": ({"id": SECRET + "\0"}, "BadKey", "control characters"),
-    "half a surrogate pair": ({"id": SECRET + "\ud800"}, "BadKey", "control characters"),
+    "half a surrogate pair": ({"id": SECRET + "\ud800"}, "BadKey", "not valid Unicode"),
+    "JSON in a text": (f'{{"id": "{SECRET}"}}', "MissingKey", "encodes it twice"),
     "body is a list": ([SECRET], "MissingKey", "no field 'id'"),
     "body is a text": (SECRET, "MissingKey", "no field 'id'"),
 }
@@ -192,3 +195,63 @@ def test_an_unclaimed_message_has_no_rights(use: Any) -> None:
     """What comes with a claim is refused without one, and the message points to the workbench."""
     with pytest.raises(InputError, match="Workbench"):
         use(message(json.dumps({"id": 1}).encode()))
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "same", "other"),
+    [
+        ("*", b'{ "id": "A", "n": 1.0 }', {"id": "A", "n": 2}),
+        ("n", {"id": "A", "n": 1, "sent_at": "later"}, {"id": "A", "n": 2}),
+        (["n", "lines.0"], {"id": "A", "n": 1, "x": 1}, {"id": "A"}),
+        (["n", "at"], {"id": "A", "n": 1}, {"id": "A", "n": 1, "at": None}),
+        (lambda m: m.json["n"] % 2, {"id": "A", "n": 3}, {"id": "A", "n": 2}),
+    ],
+    ids=["whole", "field", "fields", "missing is not null", "function"],
+)
+def test_what_counts_of_a_body(fingerprint: Any, same: Any, other: Any) -> None:
+    """By the handler's word a body is the same as another one: all of it, some fields, or what a function gives."""
+    one = handling(fingerprint=fingerprint)
+    of = [body_print(one, Message(one, delivery(body))) for body in ({"id": "A", "n": 1}, same, other)]
+    assert of[0] == of[1] != of[2]
+
+
+def test_a_body_may_count_for_nothing() -> None:
+    """With fingerprint=None one key is one message whatever its body, even one that is not JSON."""
+    one = handling(fingerprint=None)
+    assert body_print(one, Message(one, delivery(b"1"))) == body_print(one, Message(one, delivery(b"\xff")))
+
+
+def test_a_failing_fingerprint_function_is_named_without_its_text() -> None:
+    """What it raises, and what it gives that is no JSON, make the message a bad one, whose values are not told."""
+    for function in (lambda m: m.json[SECRET], lambda _: {SECRET}):
+        one = handling(fingerprint=function)
+        with pytest.raises(BadMessageError, match="its fingerprint function raised") as caught:
+            body_print(one, Message(one, delivery({"id": 1})))
+        assert SECRET not in str(caught.value)
+        assert caught.value.reason == "BadFingerprint"
+
+
+def test_a_dot_of_a_fields_own_name_is_escaped() -> None:
+    """A path goes down at its dots, except at those with a backslash before them; the same in a lock."""
+    body = {"event.id": {"a\\b": "K"}, "tenant-id": "acme"}
+    assert key_of(body, key=r"event\.id.a\\b") == "K"
+    one = handling(key="tenant-id", lock=r"t:{tenant-id}:{event\.id.a\\b}")
+    assert prepare(one, delivery(body), 1000).lock == "t%3Aacme%3AK"
+
+
+@pytest.mark.parametrize("value", [".", "..", "../x", "acme.", "a/../../b"])
+def test_a_lock_of_dots_is_no_other_blob(value: str) -> None:
+    """Whatever is in the lock's field, the blob's name has no part that a path would go up by."""
+    one = handling(lock="{tenant}")
+    lock = prepare(one, delivery({"id": 1, "tenant": value}), 1000).lock
+    assert lock is not None
+    assert "/" not in lock
+    assert not lock.endswith(".")
+
+
+def test_half_a_character_in_a_lock_is_told() -> None:
+    """A lock's field that is no valid Unicode makes the message a bad one, not an error of the toolkit's."""
+    one = handling(lock="customer:{name}")
+    with pytest.raises(BadMessageError, match="not valid Unicode") as caught:
+        prepare(one, delivery(b'{"id": 1, "name": "Ada \\ud83d"}'), 1000)
+    assert caught.value.reason == "BadLock"

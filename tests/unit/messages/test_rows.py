@@ -14,7 +14,6 @@ from runonce.messages.rows import (
     State,
     decode_message,
     effect_key,
-    fingerprint,
     partition,
     place,
 )
@@ -51,6 +50,7 @@ FULL = MessageRow(
     follow_ups=5,
     outbox=({"to": "q", "id": "x", "body": "{}"},),
     replays=("2026-01-01T00:00:00Z",),
+    superseded=("json-1",),
 )
 
 
@@ -128,11 +128,6 @@ def test_an_effect_lies_with_its_claim() -> None:
     assert first != second
     assert first.startswith("effect:")
     assert not "claim:" <= first < "claim;"
-
-
-def test_a_fingerprint_tells_bodies_apart() -> None:
-    """Two bodies have two fingerprints, and one body one."""
-    assert fingerprint(b"a") == fingerprint(b"a") != fingerprint(b"b")
 
 
 def test_the_idempotency_key_changes_with_a_replay_only() -> None:

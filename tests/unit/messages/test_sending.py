@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -54,19 +55,30 @@ def test_what_cannot_be_sent_is_refused(body: Any) -> None:
         outgoing(ONE, body)
 
 
-def test_the_id_comes_from_the_key() -> None:
-    """The same message sent twice has the same id, which duplicate detection drops; another key has another."""
-    first, again = outgoing(ONE, {"id": KEY}), outgoing(ONE, {"id": KEY})
-    assert first.message_id == again.message_id == "invoices:A-17"
-    assert outgoing(ONE, {"id": "B"}).message_id != first.message_id
-    assert outgoing(handling(queue="others"), {"id": KEY}).message_id != first.message_id
+def test_the_id_comes_from_the_key_and_the_body() -> None:
+    """The same message sent twice has the same id, which duplicate detection drops; any other has another."""
+    first, again = outgoing(ONE, {"id": KEY, "n": 1}), outgoing(ONE, b'{ "n": 1.0, "id": "A-17" }')
+    assert first.message_id == again.message_id
+    assert first.message_id.startswith("invoices:A-17~")
+    assert first.sent_as == "invoices:A-17"
+    corrected = outgoing(ONE, {"id": KEY, "n": 2})
+    assert (corrected.message_id != first.message_id, corrected.sent_as) == (True, first.sent_as)
+    assert outgoing(ONE, {"id": "B", "n": 1}).message_id != first.message_id
+    assert outgoing(handling(queue="others"), {"id": KEY, "n": 1}).message_id != first.message_id
+    assert outgoing(handling(name="other"), {"id": KEY, "n": 1}).message_id != first.message_id
 
 
 def test_an_id_may_be_given() -> None:
-    """A key of the caller's own is the id; without a key at all each message has a fresh one."""
-    assert outgoing(ONE, {"id": KEY}, key="mine").message_id == "mine"
+    """A key of the caller's own is what the message is known by; without a key at all each has a fresh id."""
+    given = outgoing(ONE, {"id": KEY}, key="mine")
+    assert (given.sent_as, given.message_id == outgoing(ONE, {"id": KEY}, key="mine").message_id) == (
+        "mine",
+        True,
+    )
     free = handling(key=None)
+    assert outgoing(free, {}, key="mine").message_id != outgoing(free, {"n": 1}, key="mine").message_id
     assert outgoing(free, {}).message_id != outgoing(free, {}).message_id
+    assert outgoing(free, {}).sent_as == ""
 
 
 @pytest.mark.parametrize("key", ["x" * 500, "x" * 121, "x" * 128])
@@ -192,10 +204,12 @@ def test_a_copy_keeps_everything_but_its_id() -> None:
     came = Delivery(b"\xff", "m-1", 3, None, "c-1", {"kind": "x"})
     copy = copy_of(ONE, came, 0.0)
     assert (copy.body, copy.correlation_id, copy.properties, copy.at) == (b"\xff", "c-1", {"kind": "x"}, None)
-    assert (copy.message_id, copy.reschedules, copy.sent_as) == ("m-1~r1", 1, "m-1")
+    assert re.fullmatch(r"m-1~[0-9a-f]{20}~r1", copy.message_id)
+    assert (copy.reschedules, copy.sent_as) == (1, "m-1")
     came_again = Delivery(copy.body, copy.message_id, reschedules=1, sent_as=copy.sent_as)
     later = copy_of(ONE, came_again, 30.0)
-    assert (later.message_id, later.reschedules, later.sent_as) == ("m-1~r2", 2, "m-1")
+    assert re.fullmatch(r"m-1~[0-9a-f]{20}~r2", later.message_id)
+    assert (later.reschedules, later.sent_as) == (2, "m-1")
     assert later.at is not None
     assert later.at > datetime.now(UTC) + timedelta(seconds=25)
 
