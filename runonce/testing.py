@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from runonce.messages.definition import Handler
     from runonce.messages.deliver import Deliverer
     from runonce.runs.definition import ScheduledJob
-    from runonce.runs.dispatch import Dispatcher, Result
+    from runonce.runs.dispatch import Dispatcher
+    from runonce.runs.result import Result
     from runonce.stores.protocols import Value
     from runonce.transports.protocols import Outgoing
 

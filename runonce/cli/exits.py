@@ -9,7 +9,7 @@ from runonce.errors import RunonceError, StoreError, TransportError
 from runonce.runs.rows import Outcome
 
 if TYPE_CHECKING:
-    from runonce.runs.dispatch import Result
+    from runonce.runs.result import Result
 
 
 class Exit(IntEnum):

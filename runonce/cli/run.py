@@ -14,7 +14,8 @@ from runonce.cli.context import Context
 from runonce.cli.exits import Exit
 from runonce.cli.foreground import in_foreground
 from runonce.runs.definition import ScheduledJob
-from runonce.runs.dispatch import EARLY, Refusal, Result
+from runonce.runs.dispatch import EARLY
+from runonce.runs.result import Refusal, Result
 from runonce.runs.rows import Outcome
 
 # -- run --------------------------------------------------------------------------------------------------------

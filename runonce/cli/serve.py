@@ -16,7 +16,8 @@ from runonce.cli.run import result_json, told
 from runonce.errors import SettingsError
 from runonce.hosts.runtime import check_transport
 from runonce.messages.definition import Handler
-from runonce.runs.dispatch import Dispatcher, Result
+from runonce.runs.dispatch import Dispatcher
+from runonce.runs.result import Result
 from runonce.runs.rows import Outcome
 
 # -- work -------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from runonce.errors import LeaseLost, StoreError, StoreUnavailableError
@@ -21,6 +22,7 @@ from runonce.execution.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from runonce.clock import Clock
     from runonce.settings import LeaseTerms
@@ -30,6 +32,8 @@ log = logging.getLogger("runonce.execution.lease")
 
 TRIES = 2
 """Calls in one renewal round, each with the store's call time-out."""
+RESOLUTION = timedelta(seconds=1)
+"""Of the time in a server's answer."""
 PAUSE = 1.0
 """Seconds between renewal rounds once one has failed."""
 
@@ -46,6 +50,8 @@ class Lease:
         self._trusted_until = float("-inf")
         self._renew_until = float("inf")
         self._lost: LeaseLost | None = None
+        self._granted_at: datetime | None = None
+        self._asked_at = 0.0
         self._losing = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -58,21 +64,45 @@ class Lease:
         It is not renewed before `keep` is called.
 
         Raises:
-            StoreUnavailableError: The store did not answer, twice. If it did grant the lease, nobody renews it
-                and it ends by itself.
+            StoreUnavailableError: The store did not answer, twice. Should it have granted the lease all the same, or
+                do so yet, it is given back as soon as the store answers again.
         """
         lease = cls(store, name, terms, clock)
-        started = clock.elapsed()
+        started = lease._asked_at = clock.elapsed()
         try:
-            granted = store.acquire(name, lease.holder, terms.duration)
+            lease._granted_at = store.acquire(name, lease.holder, terms.duration)
         except StoreUnavailableError:
             # The grant may have been made and its reply lost. Asking again as the same holder tells; trust
             # still counts from the first call, the earliest moment the lease can have begun.
-            granted = store.acquire(name, lease.holder, terms.duration)
-        if not granted:
+            try:
+                lease._granted_at = store.acquire(name, lease.holder, terms.duration)
+            except StoreUnavailableError:
+                start_thread(lease._give_back, f"runonce-give-back-{name}")
+                raise
+        if lease._granted_at is None:
             return None
         lease._trusted_until = started + terms.duration - terms.margin
         return lease
+
+    def server_now(self) -> datetime:
+        """The time by the clock of the server that granted the lease, at most a second and the call ahead of it.
+
+        Its answer named a whole second, so up to one more had passed there; what passed since is counted here.
+        """
+        assert self._granted_at is not None  # noqa: S101 - `acquire` gives nobody a lease without it
+        since = self._clock.elapsed() - self._asked_at
+        return self._granted_at + RESOLUTION + timedelta(seconds=since)
+
+    def _give_back(self) -> None:
+        """Release what may have been granted after we had given up: nobody would use it, and nobody else could."""
+        until = self._clock.elapsed() + self._terms.duration
+        while self._clock.elapsed() < until:
+            try:
+                self._store.release(self.name, self.holder)
+            except StoreError:
+                self._clock.wait(self._closed, PAUSE)
+            else:
+                return
 
     @property
     def trusted_until(self) -> float:
@@ -100,6 +130,7 @@ class Lease:
         """Renew until `release`; `on_lost` is called once, from whichever thread finds out, if that fails."""
         self._on_lost = on_lost
         self._thread = start_thread(self._renew_forever, f"runonce-renew-{self.name}")
+        start_thread(self._watch, f"runonce-watch-{self.name}")
 
     def renew_until(self, elapsed: float) -> None:
         """Let the lease lapse after that elapsed time: a wedged run must not hold its lock for ever."""
@@ -126,6 +157,15 @@ class Lease:
                 self._terms.duration,
                 error,
             )
+
+    def _watch(self) -> None:
+        """Say "lost" on time: the renewing thread may be stuck in a call (a name look-up has no time-out)."""
+        while not self._clock.wait(self._closed, self._trusted_until - self._clock.elapsed()):
+            if self._lost is not None:
+                return
+            if self._clock.elapsed() >= self._trusted_until:
+                self._lose("its trusted time ran out before a renewal succeeded")
+                return
 
     def _renew_forever(self) -> None:
         due = self._trusted_until - (self._terms.duration - self._terms.margin) + self._terms.renewal

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from runonce.errors import StoreError
 from runonce.hosts.manifest import START_UP
 from runonce.messages.consumer import Consumer
-from runonce.runs.dispatch import Refusal
+from runonce.runs.result import Refusal
 from runonce.runs.rows import Outcome
 from runonce.runs.table import read_job
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from runonce.hosts.runtime import Runtime
     from runonce.messages.definition import Handler
     from runonce.runs.definition import ScheduledJob
-    from runonce.runs.dispatch import Dispatcher, Result
+    from runonce.runs.dispatch import Dispatcher
+    from runonce.runs.result import Result
     from runonce.settings import Settings
 
 MARK = "CONTAINER_APP_JOB_NAME"

@@ -145,10 +145,9 @@ class LocalHost:
 
     def _recovery(self) -> None:
         """A recovery tick at once, for what died with an earlier host, then one every interval."""
-        while True:
+        recover(self._dispatcher, starting=True)
+        while not self._clock.wait(self._stopping, self._dispatcher.settings.recovery_interval):
             recover(self._dispatcher)
-            if self._clock.wait(self._stopping, self._dispatcher.settings.recovery_interval):
-                return
 
     # -- requests -----------------------------------------------------------------------------------------------
 

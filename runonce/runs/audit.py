@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from runonce.runs.plan import schedule_text
+from runonce.runs.plan import of_this_version
 from runonce.runs.rows import JobRow
 from runonce.stores.columns import to_text
 
@@ -65,8 +65,8 @@ def audit_job(job: ScheduledJob, row: JobRow, now: datetime, *, unreadable: bool
     """How one job stands, by its row."""
     expected = job.schedule.previous(now - OVERDUE)
     overdue = max([timedelta(), *_unfinished(job, row, now)])
-    if row.watermark is not None and row.schedule == schedule_text(job) and expected is not None:
-        overdue = max(overdue, _not_run(row, expected, now))
+    if expected is not None and expected > _accounted(job, row, now):
+        overdue = max(overdue, now - expected)
     if unreadable and expected is not None:
         overdue = now - expected
     state: State = "well"
@@ -95,14 +95,10 @@ def _unfinished(job: ScheduledJob, row: JobRow, now: datetime) -> Iterable[timed
             yield now - pending.not_before
 
 
-def _not_run(row: JobRow, expected: datetime, now: datetime) -> timedelta:
-    """How long ago `expected` was, when it neither ran nor waits; zero otherwise."""
-    known = expected in row.pending or (row.running is not None and row.running >= expected)
-    if known or (row.watermark is not None and row.last_fire_time is None and row.watermark >= expected):
-        return timedelta()
-    # A run by hand of an earlier fire time may have ended last; that the job ran at all since then is enough.
-    ran = [t for t in (row.last_fire_time, row.last_finished_at) if t is not None]
-    return timedelta() if any(t >= expected for t in ran) else now - expected
+def _accounted(job: ScheduledJob, row: JobRow, now: datetime) -> datetime:
+    """Up to when every fire time of this code's schedule was run, waits, or was skipped on record."""
+    row = of_this_version(job, row, now, now)
+    return max(row.watermark or now, row.since or row.watermark or now)
 
 
 def line(audited: Audited, namespace: str) -> str:

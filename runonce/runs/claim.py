@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from runonce.errors import ConflictError, Fenced, StoreError, StoreUnavailableError
 from runonce.execution.owned import Owned
 from runonce.execution.patience import patiently
-from runonce.runs.plan import By, Claimant, Plan, Refused, admit, plan
+from runonce.runs.plan import By, Claimant, Plan, Refused, admit, of_this_version, plan, within
 from runonce.runs.rows import (
     JobRow,
     Outcome,
@@ -30,6 +31,7 @@ from runonce.runs.rows import (
     run_key,
 )
 from runonce.runs.table import read_job, read_run, write
+from runonce.stores.columns import to_text
 from runonce.stores.protocols import Insert, Write
 
 if TYPE_CHECKING:
@@ -45,14 +47,26 @@ log = logging.getLogger("runonce.runs.claim")
 
 T = TypeVar("T")
 
+EARLY = timedelta(seconds=1)
+"""How early a fire time may be claimed, by storage's clock."""
 TRIES = 8
 """Rounds against concurrent writers (an operator, the recovery tick) before a claim gives up."""
 
 
-def claim(
-    registry: Registry, job: ScheduledJob, fire_time: datetime, lease: Lease, *, by: By, replay: bool = False
+def claim(  # noqa: C901 - one loop whose steps are read in order
+    registry: Registry,
+    job: ScheduledJob,
+    fire_time: datetime,
+    lease: Lease,
+    *,
+    by: By,
+    age: timedelta = timedelta(),
+    grace: timedelta = timedelta(),
+    replay: bool = False,
 ) -> Claim | Refused:
     """Claim a fire time for the holder of the job's lease.
+
+    `age` is for how long this host has known the job, `grace` for how long a fire time may wait for its tick.
 
     Two calls when the fire time is new, three when it was tried before (its row holds the checkpoint).
 
@@ -60,6 +74,12 @@ def claim(
         LeaseLost: The lease can no longer be trusted. Nothing runs; the fire time stays due.
         StoreUnavailableError: The table did not answer in time. Nothing runs; the fire time stays due.
     """
+    server_now = lease.server_now()
+    if fire_time > server_now + EARLY:
+        return Refused(
+            f"it is not due before {to_text(fire_time)}, and by storage's clock it is {to_text(server_now)}"
+        )
+    first_seen = server_now - min(age, grace)
     who = Claimant(lease.holder, registry.host, by, registry.clock.now(), replay)
     unknown = False
     look_at_run = by == "hand"
@@ -71,6 +91,7 @@ def claim(
 
     for _ in range(TRIES):
         row, etag = read(lambda: read_job(registry, job.name))
+        row = of_this_version(job, within(row, server_now), first_seen, min(first_seen, fire_time) - EARLY)
         if not unknown and (refused := admit(row, fire_time, who)):
             return refused
         if by == "request" and fire_time not in row.pending and job.schedule.previous(fire_time) != fire_time:
@@ -204,6 +225,13 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         now = self._registry.clock.now()
         due = (t for t, p in self._rows[0].pending.items() if p.why != "running" and p.is_due(now))
         return min(due, default=None)
+
+    def passed(self) -> datetime | None:
+        """The newest fire time that came while this run held the job, and that nothing accounts for yet."""
+        newest = self._job.schedule.previous(self._registry.clock.now())
+        row = self._rows[0]
+        accounted = max(t for t in (row.watermark, row.since, self.run.fire_time) if t is not None)
+        return newest if newest is not None and newest > accounted else None
 
     def _change(
         self,

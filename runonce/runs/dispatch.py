@@ -15,7 +15,6 @@ import logging
 import threading
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from runonce.errors import (
@@ -35,13 +34,16 @@ from runonce.execution.ending import Ending, judge
 from runonce.execution.lease import Lease
 from runonce.execution.log import run_logger
 from runonce.execution.registry import Registry
+from runonce.execution.server_clock import ServerClock
 from runonce.execution.stop import StopSignal
 from runonce.execution.threads import start_thread
 from runonce.runs.claim import Claim, claim
 from runonce.runs.plan import By, Refused
 from runonce.runs.requests import read_request, send_request
+from runonce.runs.result import Refusal, Result
 from runonce.runs.rows import Outcome
 from runonce.runs.run import Run
+from runonce.schedules.schedule import EARLIEST
 from runonce.stores.columns import LONGEST_TEXT
 
 if TYPE_CHECKING:
@@ -54,33 +56,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runonce.runs.dispatch")
 
+LONGEST_PUT_BACK = timedelta(minutes=5)
+"""A request that is not due yet comes again by then at the latest; clocks are apart by more only by mistake."""
 EARLY = timedelta(seconds=1)
 """How early a fire time may be asked for: hosts' clocks differ a little."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came of a fire time here."""
-
-    job: str
-    fire_time: datetime
-    outcome: Outcome
-    reason: str = ""
-    attempt: int = 0
-    error: BaseException | None = None
-    """What the body raised, where it did; or why it could not be claimed or recorded."""
-    refusal: Refusal | None = None
-    """Why nothing ran, where that was so."""
-
-    @property
-    def recorded(self) -> bool:
-        """Whether the outcome is on the run's row, or there is nothing to record."""
-        return not (self.ran and self.outcome is Outcome.UNKNOWN and isinstance(self.error, RunonceError))
-
-    @property
-    def ran(self) -> bool:
-        """Whether the job's code was started here."""
-        return self.attempt > 0
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -96,18 +75,6 @@ class Started(Begun):
     ended: threading.Event = field(default_factory=threading.Event)
 
 
-class Refusal(StrEnum):
-    """Why nothing ran here."""
-
-    STOPPING = "this host is stopping"
-    HELD_ELSEWHERE = "held elsewhere"
-    TURNED_AWAY = "turned away"
-    """By the rows: done, paused, or not due."""
-    OUT_OF_REACH = "storage was out of reach, the next recovery tick tries again"
-    NOT_CLAIMED = "it was not begun"
-    LEASE_LOST = "its lease was lost before it began, so it stays due"
-
-
 class Dispatcher(Flow[Started]):
     """Runs jobs for one host; safe to call from many threads."""
 
@@ -121,8 +88,18 @@ class Dispatcher(Flow[Started]):
         host: str,
         stop: StopSignal | None = None,
     ) -> None:
-        super().__init__(stores, settings, Registry(stores.runs, settings.namespace, clock, host), stop)
+        self.server_clock = ServerClock(clock, host)
+        registry = Registry(stores.runs, settings.namespace, self.server_clock, host)
+        super().__init__(stores, settings, registry, stop)
         self.jobs = jobs
+        self.grace = timedelta(seconds=settings.misfire_grace)
+        """How long a fire time may wait for its tick before recovery counts it as missed."""
+        self._began = clock.elapsed()
+
+    @property
+    def age(self) -> timedelta:
+        """For how long this host has known its jobs."""
+        return timedelta(seconds=self.clock.elapsed() - self._began)
 
     # -- which fire time ------------------------------------------------------------------------------------
 
@@ -151,10 +128,11 @@ class Dispatcher(Flow[Started]):
                 request.fire_time,
             )
             return None
-        if request.fire_time - self.clock.now() > EARLY:
-            log.error(
-                "A request asks for %s at %s, which is not due yet; dropped.", job.name, request.fire_time
-            )
+        early = request.fire_time - self.clock.now()
+        if early > EARLY:
+            log.warning("A request asks for %s at %s, not due yet; put back.", job.name, request.fire_time)
+            delay = min(early, LONGEST_PUT_BACK)
+            send_request(self.stores.requests, job.name, request.fire_time, request.why, delay=delay)
             return None
         return self.execute(job, request.fire_time, by="request")
 
@@ -185,6 +163,9 @@ class Dispatcher(Flow[Started]):
         with self._inflight.beginning():
             if self.stop.cause is not None:
                 return self._refused(job, fire_time, Refusal.STOPPING)
+            early = fire_time - self.clock.now()
+            if by == "timer" and timedelta() < early <= EARLIEST:
+                self.clock.wait(self.stop.event, early.total_seconds())
             return self._begin(job, fire_time.astimezone(UTC).replace(microsecond=0), by=by, replay=replay)
 
     def _begin(self, job: ScheduledJob, fire_time: datetime, *, by: By, replay: bool) -> Started | Result:
@@ -197,7 +178,10 @@ class Dispatcher(Flow[Started]):
         except StoreError as error:
             return self._not_claimed(job, fire_time, error)
         try:
-            claimed = claim(self.registry, job, fire_time, lease, by=by, replay=replay)
+            self.server_clock.note(lease.server_now())
+            claimed = claim(
+                self.registry, job, fire_time, lease, by=by, age=self.age, grace=self.grace, replay=replay
+            )
         except (StoreError, RunInterrupted) as error:
             lease.release()
             return self._not_claimed(job, fire_time, error)
@@ -299,9 +283,10 @@ class Dispatcher(Flow[Started]):
         """Ask for the job's next unfinished fire time at once, now that its lease is free.
 
         Mostly there is none and no call is made. This is how a stopped run goes on elsewhere within a second,
-        and how fire times that were missed follow each other without waiting for a recovery tick each.
+        and how fire times that were missed, or whose ticks found the lease held by this run, follow each other
+        without waiting for a recovery tick each.
         """
-        fire_time = started.claim.next_due()
+        fire_time = started.claim.next_due() or started.claim.passed()
         if fire_time is None:
             return
         try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runonce.errors import InputError, UnknownJobError
-from runonce.runs.plan import forgotten
+from runonce.runs.plan import forgotten, of_this_version, passed_over
 from runonce.runs.requests import Request, send_request
 from runonce.runs.rows import JobRow, Pending
 from runonce.runs.table import change_job
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.dispatch import Dispatcher
+    from runonce.runs.rows import RunRow
 
 MOST_PENDING = 100
 """Unfinished fire times that can be asked for; a job's row has room for some two hundred."""
@@ -60,18 +61,34 @@ def pause(dispatcher: Dispatcher, name: str, why: str = "") -> JobRow:
 
 
 def resume(dispatcher: Dispatcher, name: str) -> JobRow:
-    """Start runs again. Fire times that passed meanwhile were meant not to run, so they are not missed ones."""
+    """Start runs again. Fire times that passed meanwhile were meant not to run: they go on record as skipped."""
     now = dispatcher.clock.now()
 
     def resumed(row: JobRow) -> JobRow:
         if row.paused_at is None:
             return row
-        return replace(row, paused_at=None, paused_why="", watermark=max(now, row.watermark or now))
+        marks = {text: replace(mark, watermark=max(now, mark.watermark)) for text, mark in row.marks.items()}
+        return replace(
+            row, paused_at=None, paused_why="", watermark=max(now, row.watermark or now), marks=marks
+        )
 
-    return _change(dispatcher, name, resumed)
+    def passed(row: JobRow) -> RunRow | None:
+        job = dispatcher.jobs.get(name)
+        if job is None or row.paused_at is None:
+            return None
+        row = of_this_version(job, row, now, now)
+        why = f" ({row.paused_why})" if row.paused_why else ""
+        return passed_over(row, job.schedule, now, now, f"paused from {to_text(row.paused_at)}{why}")
+
+    return _change(dispatcher, name, resumed, passed)
 
 
-def _change(dispatcher: Dispatcher, name: str, change: Callable[[JobRow], JobRow]) -> JobRow:
+def _change(
+    dispatcher: Dispatcher,
+    name: str,
+    change: Callable[[JobRow], JobRow],
+    record: Callable[[JobRow], RunRow | None] = lambda _: None,
+) -> JobRow:
     def changed(row: JobRow, is_known: bool) -> JobRow:
         if not is_known and name not in dispatcher.jobs:
             raise UnknownJobError(
@@ -79,4 +96,4 @@ def _change(dispatcher: Dispatcher, name: str, change: Callable[[JobRow], JobRow
             )
         return change(row)
 
-    return change_job(dispatcher.registry, name, changed)
+    return change_job(dispatcher.registry, name, changed, record)

@@ -12,12 +12,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from runonce.execution.options import MAX_ABANDONED
-from runonce.runs.rows import KEPT_ATTEMPTS, JobRow, Outcome, Pending, RunRow
+from runonce.runs.rows import KEPT_ATTEMPTS, KEPT_MARKS, JobRow, Mark, Outcome, Pending, RunRow
 from runonce.schedules.misfire import Misfire, missed
+from runonce.schedules.schedule import LATE
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
     from runonce.runs.definition import ScheduledJob
+    from runonce.schedules.schedule import Schedule
 
 By = Literal["timer", "request", "hand"]
 ONE_SECOND = timedelta(seconds=1)
@@ -55,6 +57,35 @@ class Plan:
 def schedule_text(job: ScheduledJob) -> str:
     """The schedule as it is kept on the job's row."""
     return f"{job.schedule.expression} {job.schedule.time_zone}"
+
+
+def of_this_version(job: ScheduledJob, row: JobRow, first_seen: datetime, watermark: datetime) -> JobRow:
+    """The row with the marks of the schedule that this host's code has.
+
+    Two versions with two schedules may live at once (slots, a rolling deployment); each accounts for its own fire
+    times, so one that is new begins when its first host saw it, and the other's marks stay as they are. What lies
+    between the new one's `watermark` and that instant is not missed, but a tick may still claim it.
+    """
+    text = schedule_text(job)
+    if row.schedule == text:
+        return row
+    marks = dict(row.marks)
+    if row.schedule and row.watermark is not None:
+        marks[row.schedule] = Mark(row.watermark, row.since or row.watermark)
+    mine = marks.pop(text, None) or Mark(watermark, first_seen)
+    kept = sorted(marks.items(), key=lambda item: item[1].watermark)[-KEPT_MARKS:]
+    return replace(row, schedule=text, watermark=mine.watermark, since=mine.since, marks=dict(kept))
+
+
+def within(row: JobRow, now: datetime) -> JobRow:
+    """The row with no watermark in the future: a clock that was ahead must not take fire times that are to come.
+
+    It goes back behind what may be under way now. Of what is done the runs' own rows know.
+    """
+    if row.watermark is None or row.watermark <= now + ONE_SECOND:
+        return row
+    back = now - LATE
+    return replace(row, watermark=back, since=min(row.since or back, back))
 
 
 def admit(row: JobRow, fire_time: datetime, who: Claimant) -> Refused | None:
@@ -200,11 +231,11 @@ def _advanced(
     job: ScheduledJob, row: JobRow, fire_time: datetime, who: Claimant
 ) -> tuple[JobRow, RunRow | None]:
     """Move the watermark up to a scheduled fire time, and account for those it passes."""
-    if who.by == "hand" or (row.watermark is not None and fire_time <= row.watermark):
-        return row, None
-    before = fire_time - ONE_SECOND
-    row, skipped = account_for_missed(job, row, before, who.now)
-    return replace(row, watermark=fire_time, schedule=schedule_text(job)), skipped
+    asked = who.by != "timer" and job.schedule.previous(fire_time) != fire_time
+    if who.by == "hand" or asked or (row.watermark is not None and fire_time <= row.watermark):
+        return row, None  # only the schedule moves the watermark
+    row, skipped = account_for_missed(job, row, fire_time - ONE_SECOND, who.now)
+    return replace(row, watermark=fire_time), skipped
 
 
 def account_for_missed(
@@ -215,12 +246,11 @@ def account_for_missed(
     `late` says that no tick is at hand, so that with misfire="latest" the newest one missed is run itself;
     otherwise the fire time that is being claimed is the latest.
     """
-    same_schedule = row.schedule == schedule_text(job)
-    if row.watermark is None or not same_schedule or until <= row.watermark:
-        watermark = until if row.watermark is None else max(until, row.watermark)
-        return replace(row, watermark=watermark, schedule=schedule_text(job)), None
+    after = max(row.watermark or until, row.since or row.watermark or until)
+    if until <= after:
+        return replace(row, watermark=max(until, row.watermark or until)), None
     policy: Misfire = "skip" if job.misfire == "latest" and not late else job.misfire
-    found = missed(job.schedule, row.watermark, until, policy, job.misfire_cap)
+    found = missed(job.schedule, after, until, policy, job.misfire_cap)
     waiting = sorted({t for t, p in row.pending.items() if p.why == "missed"} | set(found.to_run))
     keep = {"skip": 0, "latest": 1, "all": job.misfire_cap}[policy]
     surplus = max(0, len(waiting) - keep)
@@ -237,7 +267,19 @@ def account_for_missed(
         f"nobody ran {'at least ' if found.at_least else ''}{count} fire time(s) from {to_text(skipped[0])} to "
         f'{to_text(skipped[-1])}; misfire="{job.misfire}"'
     )
-    last = RunRow(
-        job=job.name, fire_time=skipped[-1], outcome=Outcome.SKIPPED, reason=reason, finished_at=now
-    )
-    return row, last
+    return row, _skipped(job.name, skipped[-1], reason, now)
+
+
+def passed_over(row: JobRow, schedule: Schedule, until: datetime, now: datetime, why: str) -> RunRow | None:
+    """The record of the fire times that nobody will run, for a reason of a person's; None when there are none."""
+    after = max(row.watermark or until, row.since or row.watermark or until)
+    found = missed(schedule, after, until, "skip", 1)
+    if found.skipped_last is None or found.skipped_first is None:
+        return None
+    count = f"{'at least ' if found.at_least else ''}{found.skipped_count} fire time(s)"
+    between = f"from {to_text(found.skipped_first)} to {to_text(found.skipped_last)}"
+    return _skipped(row.name, found.skipped_last, f"{why}; {count} {between} passed over", now)
+
+
+def _skipped(job: str, fire_time: datetime, reason: str, now: datetime) -> RunRow:
+    return RunRow(job=job, fire_time=fire_time, outcome=Outcome.SKIPPED, reason=reason, finished_at=now)

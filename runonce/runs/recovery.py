@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from runonce.errors import ConflictError, StoreError
+from runonce.errors import ConflictError, ScheduleError, StoreError
 from runonce.runs.audit import log_heartbeat
-from runonce.runs.plan import account_for_missed, schedule_text
+from runonce.runs.plan import account_for_missed, of_this_version, passed_over, schedule_text, within
 from runonce.runs.requests import ASK_AGAIN, Request, send_request
 from runonce.runs.rows import JobRow, Pending
-from runonce.runs.table import fresh_job, read_jobs, write
+from runonce.runs.table import commit_with, fresh_job, read_jobs
+from runonce.schedules.schedule import LATE, Schedule
+from runonce.schedules.zones import SECOND
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,17 +32,25 @@ log = logging.getLogger("runonce.runs.recovery")
 TRIES = 5
 
 
-def recover(dispatcher: Dispatcher) -> list[Request]:
+def recover(dispatcher: Dispatcher, *, starting: bool = False) -> list[Request]:
     """Ask for what is unfinished and free, one fire time of each job at most; what was asked for.
 
     A job's further fire times follow when that one ends. Raises nothing: what fails now is found again at the
     next tick.
+
+    Args:
+        dispatcher: The host's.
+        starting: Whether the host has just started: a fire time that fell into the restart has no tick any more,
+            so it does not wait for the misfire grace.
     """
     try:
         jobs = read_jobs(dispatcher.registry)
     except StoreError as error:
         log.warning("recovery: the table was out of reach, the next tick tries again: %s", error)
         return []
+    if jobs.server_now is not None:
+        dispatcher.server_clock.note(jobs.server_now)
+    now = dispatcher.clock.now() if jobs.server_now is None else min(jobs.server_now, dispatcher.clock.now())
     log_heartbeat(
         dispatcher.jobs.values(),
         jobs,
@@ -55,7 +64,7 @@ def recover(dispatcher: Dispatcher) -> list[Request]:
             continue
         try:
             row = jobs.rows.get(job.name) or fresh_job(dispatcher.registry, job.name)
-            request = _recover_job(dispatcher, job, row, jobs.etags.get(job.name))
+            request = _recover_job(dispatcher, job, row, jobs.etags.get(job.name), now, starting=starting)
         except ConflictError:
             continue  # another replica's tick, or a claim, was faster
         except StoreError as error:
@@ -67,29 +76,66 @@ def recover(dispatcher: Dispatcher) -> list[Request]:
     return asked
 
 
-def _recover_job(dispatcher: Dispatcher, job: ScheduledJob, row: JobRow, etag: str | None) -> Request | None:
-    now = dispatcher.clock.now()
-    if row.paused_at is not None:
+def _recover_job(
+    dispatcher: Dispatcher,
+    job: ScheduledJob,
+    before: JobRow,
+    etag: str | None,
+    now: datetime,
+    *,
+    starting: bool,
+) -> Request | None:
+    """`now` is the earlier of the server's clock and this host's: what is missed is missed by both."""
+    if before.paused_at is not None:
         return None
-    if row.running is not None and dispatcher.stores.leases.held(dispatcher.registry.lock_name(job.name)):
+    if before.running is not None and dispatcher.stores.leases.held(dispatcher.registry.lock_name(job.name)):
         return None
-    until = now - timedelta(seconds=dispatcher.settings.misfire_grace)
-    counted, skipped = account_for_missed(job, row, until, now, late=True)
+    is_new = schedule_text(job) not in (before.schedule, *before.marks)
+    first_seen = now - min(dispatcher.age, dispatcher.grace)
+    row = of_this_version(job, within(before, now), first_seen, first_seen - LATE)
+    changed = _changed_schedule(before, row, now - dispatcher.grace, now) if is_new else None
+    counted, skipped = _counted(dispatcher, job, row, now, starting=starting)
     fire_time = _next_to_ask(counted, now)
     if fire_time is not None:
         pending = counted.pending[fire_time]
         why = "abandoned" if pending.why == "running" else pending.why
         entry = Pending(why, pending.not_before, asked_at=now)
         counted = replace(counted, pending={**counted.pending, fire_time: entry})
-    is_new = row.schedule != schedule_text(job)
     if fire_time is None and skipped is None and counted.pending == row.pending and not is_new:
         return None  # the watermark alone is not worth a write every minute
-    _commit(dispatcher, counted, etag, skipped)
+    commit_with(dispatcher.registry, counted, etag, skipped or changed)
     if fire_time is None:
         return None
     request = Request(job.name, fire_time, counted.pending[fire_time].why)
     send_request(dispatcher.stores.requests, request.job, request.fire_time, request.why)
     return request
+
+
+def _counted(
+    dispatcher: Dispatcher, job: ScheduledJob, row: JobRow, now: datetime, *, starting: bool
+) -> tuple[JobRow, RunRow | None]:
+    """The row with what was missed: by the grace, in which a tick may still come; at a host's start by now."""
+    if not starting:
+        grace = max(dispatcher.grace, LATE) if job.misfire == "skip" else dispatcher.grace
+        return account_for_missed(job, row, now - grace, now, late=True)
+    row, skipped = account_for_missed(job, row, now - dispatcher.grace, now, late=True)
+    newest = job.schedule.previous(now)
+    if newest is None or row.watermark is None or newest <= max(row.watermark, row.since or row.watermark):
+        return row, skipped
+    row, skipped_now = account_for_missed(job, row, newest - SECOND, now)
+    pending = {**row.pending, newest: Pending("missed", now)}
+    return replace(row, watermark=newest, pending=pending), skipped_now or skipped
+
+
+def _changed_schedule(before: JobRow, row: JobRow, until: datetime, now: datetime) -> RunRow | None:
+    """What a schedule that nobody had seen before leaves behind of the one before it."""
+    expression, _, zone = before.schedule.rpartition(" ")
+    try:
+        schedule = Schedule.parse(expression, zone)
+    except ScheduleError:  # there was none, or another version reads it
+        return None
+    why = f"the schedule changed from {before.schedule} to {row.schedule}"
+    return passed_over(before, schedule, until, now, why)
 
 
 def _next_to_ask(row: JobRow, now: datetime) -> datetime | None:
@@ -100,17 +146,3 @@ def _next_to_ask(row: JobRow, now: datetime) -> datetime | None:
         if pending.is_due(now) and not asked_lately:
             return fire_time
     return None
-
-
-def _commit(dispatcher: Dispatcher, row: JobRow, etag: str | None, skipped: RunRow | None) -> None:
-    registry = dispatcher.registry
-    try:
-        registry.table.commit(
-            registry.namespace, [write(row, etag), *([write(skipped, None)] if skipped else [])]
-        )
-    except ConflictError as error:
-        if error.index == 0 or skipped is None:
-            raise
-        registry.table.commit(
-            registry.namespace, [write(row, etag)]
-        )  # that fire time has a record of its own already

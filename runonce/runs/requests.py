@@ -8,6 +8,7 @@ one for each unfinished fire time.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,10 +33,13 @@ class Request:
     why: str
 
 
-def send_request(queue: QueueStore, job: str, fire_time: datetime, why: str) -> None:
-    """Ask for a fire time."""
+def send_request(
+    queue: QueueStore, job: str, fire_time: datetime, why: str, *, delay: timedelta = timedelta()
+) -> None:
+    """Ask for a fire time, after a delay where it is not due before."""
     body = json.dumps({"job": job, "fire_time": to_text(fire_time), "why": why})
-    queue.send(body, time_to_live=int(ASK_AGAIN.total_seconds()))
+    seconds = math.ceil(delay.total_seconds())
+    queue.send(body, delay=seconds, time_to_live=int(ASK_AGAIN.total_seconds()) + seconds)
 
 
 def read_request(body: str) -> Request:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FAR_FUTURE = 9_999_999_999
 """Seconds since 1970 of some day in 2286; keys count down from it."""
+KEPT_MARKS = 3
+"""Other schedules of a job that are remembered: versions that live side by side, or did a moment ago."""
 KEPT_ATTEMPTS = 10
 """Earlier attempts kept on a run's row."""
 
@@ -61,6 +63,25 @@ class Pending:
         return self.why != "retrying" or self.not_before <= now
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a schedule's fire times are accounted for, and since when there is anything to account for."""
+
+    watermark: datetime
+    since: datetime
+
+
+def _marks_text(marks: Mapping[str, Mark]) -> str:
+    return compact({text: [to_text(mark.watermark), to_text(mark.since)] for text, mark in marks.items()})
+
+
+def _marks(text: str) -> Mapping[str, Mark]:
+    return {
+        schedule: Mark(datetime.fromisoformat(watermark), datetime.fromisoformat(since))
+        for schedule, (watermark, since) in json.loads(text).items()
+    }
+
+
 def _pending_text(pending: Mapping[datetime, Pending]) -> str:
     return compact(
         {
@@ -87,9 +108,13 @@ class JobRow(Columns):
     token: int = 0
     """The fencing token of the latest claim."""
     schedule: str = ""
-    """Expression and zone at the latest claim; when they change, old fire times are not missed ones."""
+    """Expression and zone that `watermark` and `since` are of; the code that wrote the row last has this one."""
     watermark: datetime | None = None
     """Every scheduled fire time up to here is accounted for: claimed, skipped, or in `pending`."""
+    since: datetime | None = None
+    """When the first host with this schedule saw the job: what was due before is not missed."""
+    marks: Mapping[str, Mark] = field(default_factory=dict, metadata={"write": _marks_text, "read": _marks})
+    """The same of other schedules that deployed code has or had lately, by schedule."""
     paused_at: datetime | None = None
     paused_why: str = ""
     running: datetime | None = None

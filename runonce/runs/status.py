@@ -77,7 +77,7 @@ def job_statuses(dispatcher: Dispatcher, found: Discovered) -> list[JobStatus]:
     Raises:
         StoreError: Storage did not answer, or refused.
     """
-    rows, _, unreadable = read_jobs(dispatcher.registry)
+    rows, _, unreadable, _ = read_jobs(dispatcher.registry)
     names = sorted({*rows, *unreadable, *found.jobs})
     return [_status(dispatcher, rows.get(name, JobRow(name)), unreadable.get(name, "")) for name in names]
 

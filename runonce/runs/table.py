@@ -75,31 +75,42 @@ class Jobs(NamedTuple):
     etags: dict[str, str]
     unreadable: dict[str, str]
     """Why a row could not be read, by job. Such a row is left alone; what is due of its job stays due."""
+    server_now: datetime | None
+    """When the server answered, by its own clock; None where there was no row."""
 
 
 def read_jobs(registry: Registry) -> Jobs:
     """Every job row of the namespace: one range read. One that cannot be read is logged, and the others are given."""
-    jobs = Jobs({}, {}, {})
+    rows: dict[str, JobRow] = {}
+    etags: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
+    read_at: datetime | None = None
     first, last = key_range("job")
     for row in registry.table.scan(registry.namespace, first, last):
-        name = row.key.removeprefix(first)
+        name, read_at = row.key.removeprefix(first), row.read_at
         try:
-            jobs.rows[name] = decode_job(row)
+            rows[name] = decode_job(row)
         except UnreadableRowError as error:
             log.error("%s", error)  # noqa: TRY400 - the message says it all
-            jobs.unreadable[name] = str(error)
+            unreadable[name] = str(error)
         else:
-            jobs.etags[name] = row.etag
-    return jobs
+            etags[name] = row.etag
+    return Jobs(rows, etags, unreadable, read_at)
 
 
-def change_job(registry: Registry, name: str, change: Callable[[JobRow, bool], JobRow]) -> JobRow:
+def change_job(
+    registry: Registry,
+    name: str,
+    change: Callable[[JobRow, bool], JobRow],
+    record: Callable[[JobRow], RunRow | None] = lambda _: None,
+) -> JobRow:
     """Change a job's row, however often somebody else is faster; the row as it is then.
 
     Args:
         registry: Where the rows are.
         name: The job.
         change: Is given the row, and whether there is one yet. May be called several times.
+        record: Is given the row as it was; a run's row to write with the change, where there is none yet.
 
     Raises:
         StoreError: Storage did not answer, or the row changed every time.
@@ -110,8 +121,23 @@ def change_job(registry: Registry, name: str, change: Callable[[JobRow, bool], J
         if changed == row:
             return row
         try:
-            registry.table.commit(registry.namespace, [write(changed, etag)])
+            commit_with(registry, changed, etag, record(row))
         except ConflictError:
             continue
         return changed
     raise StoreError(f"Job {name}: its row changed {TRIES} times meanwhile; try again.")
+
+
+def commit_with(registry: Registry, row: JobRow, etag: str | None, record: RunRow | None) -> None:
+    """Write a job's row, and with it a run's record unless that fire time has one of its own already.
+
+    Raises:
+        ConflictError: The job's row has changed.
+    """
+    try:
+        records = [] if record is None else [write(record, None)]
+        registry.table.commit(registry.namespace, [write(row, etag), *records])
+    except ConflictError as error:
+        if error.index == 0 or record is None:
+            raise
+        registry.table.commit(registry.namespace, [write(row, etag)])

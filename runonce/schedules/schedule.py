@@ -34,8 +34,12 @@ if TYPE_CHECKING:
 EARLY = SECOND
 """A timer's tick at most this long before a fire time is taken for it."""
 
-LATE = timedelta(seconds=60)
-"""A tick at most this long after a fire time is taken for it, unless told otherwise."""
+EARLIEST = timedelta(seconds=10)
+"""Where fire times lie far apart a tick may be this early, else a quarter of the way: the Functions timer can be
+seconds early, and then goes on to the next occurrence (azure-webjobs-sdk-extensions, TimerListener)."""
+
+LATE = timedelta(minutes=5)
+"""A tick at most this long after a fire time is taken for it, unless told otherwise: a cold start, a busy host."""
 
 # A 29 February on a given week day can be 40 years away (across 2100, which has none).
 _HORIZON = timedelta(days=366 * 45)
@@ -129,12 +133,13 @@ class Schedule:
     def snap(self, tick: datetime, *, tolerance: timedelta | None = None) -> datetime | None:
         """The fire time a timer's tick was meant for.
 
-        Timers fire some milliseconds early and, on a busy host, seconds late. A tick belongs to the coming
-        fire time if that is at most a second away and nearer than the last one; else to the last one.
+        Timers fire up to some seconds early and, on a busy host, minutes late. A tick belongs to the coming
+        fire time if that is at most a second away and nearer than the last one, or ten seconds away and a quarter
+        of the way from the last one to it; else to the last one.
 
         Args:
             tick: Aware datetime at which the timer fired.
-            tolerance: How late a tick may be, 60 seconds if None. A later one is left to recovery, which
+            tolerance: How late a tick may be, 5 minutes if None. A later one is left to recovery, which
                 knows what was missed. With several ticks in that time (a host's timer fires more often
                 than a schedule with a time zone) more than one gives the same fire time: the claim decides.
 
@@ -148,11 +153,13 @@ class Schedule:
         if late < timedelta():
             raise ValueError(f"tolerance {tolerance} is negative; give how late a tick may be")
         now = naive_utc(tick)
-        coming = next(self._forward(now, naive_utc(tick, EARLY)), None)
-        # Beyond EARLY the last one cannot be nearer than the coming one, nor beyond `late` be meant.
-        last = next(self._backward(naive_utc(tick, -max(late, EARLY) - SECOND), now), None)
+        coming = next(self._forward(now, naive_utc(tick, EARLIEST)), None)
+        # Beyond that the last one cannot be nearer than the coming one, nor beyond `late` be meant.
+        last = next(self._backward(naive_utc(tick, -max(late, 4 * EARLIEST) - SECOND), now), None)
         if coming is not None and (last is None or coming - tick < tick - last):
-            return coming
+            early = EARLIEST if last is None else min(EARLIEST, (coming - last) / 4)
+            if coming - tick <= max(EARLY, early):
+                return coming
         return last if last is not None and tick - last <= late else None
 
     def oddity(self, fire_time: datetime) -> str | None:

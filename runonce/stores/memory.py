@@ -47,13 +47,13 @@ class MemoryLeases:
         holder, duration, ends = self._holders.get(name, ("", 0, float("-inf")))
         return (holder, duration) if self._clock.elapsed() < ends else None
 
-    def acquire(self, name: str, holder: str, duration: int) -> bool:
+    def acquire(self, name: str, holder: str, duration: int) -> datetime | None:
         with self._lock:
             current = self._current(name)
             if current is not None and current[0] != holder:
-                return False
+                return None
             self._holders[name] = (holder, duration, self._clock.elapsed() + duration)
-            return True
+            return self._clock.now().replace(microsecond=0)
 
     def renew(self, name: str, holder: str) -> bool:
         with self._lock:

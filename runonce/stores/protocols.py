@@ -26,8 +26,8 @@ class LeaseStore(Protocol):
     `holder` is a fresh UUID for each acquisition (it is the lease id), `duration` whole seconds, 15 to 60.
     """
 
-    def acquire(self, name: str, holder: str, duration: int) -> bool:
-        """Take the lease; False when somebody else holds it."""
+    def acquire(self, name: str, holder: str, duration: int) -> datetime | None:
+        """Take the lease: when, by the server's clock (1 s resolution); None when somebody else holds it."""
         ...
 
     def renew(self, name: str, holder: str) -> bool:

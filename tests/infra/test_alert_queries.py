@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runonce.runs.definition import ScheduledJob
-    from runonce.runs.dispatch import Result
+    from runonce.runs.result import Result
 
 NAMESPACE = "shop-production"
 NAMES = {"applicationInsights": "appi-shop", "containerAppsEnvironment": "cae-shop"}

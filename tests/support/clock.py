@@ -12,8 +12,9 @@ PATIENCE = 10.0
 class SteppedClock(ManualClock):
     """`settle` returns once a thread waits for a later time, having dealt with everything up to now."""
 
-    def __init__(self) -> None:
+    def __init__(self, waiters: int = 1) -> None:
         super().__init__()
+        self.waiters = waiters
         self._until: dict[int, float] = {}
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
@@ -27,11 +28,12 @@ class SteppedClock(ManualClock):
             finally:
                 self._until.pop(thread, None)
 
-    def settle(self, waiting: int = 1) -> None:
-        """Wait until so many threads wait for a time that has not come yet."""
+    def settle(self, waiting: int | None = None) -> None:
+        """Wait until so many threads (`waiters`, if None) wait for a time that has not come yet."""
+        wanted = self.waiters if waiting is None else waiting
         with self._moved:
             settled = self._moved.wait_for(
-                lambda: sum(until > self._elapsed for until in self._until.values()) >= waiting, PATIENCE
+                lambda: sum(until > self._elapsed for until in self._until.values()) >= wanted, PATIENCE
             )
         assert settled, "nobody waits for the clock"
 

@@ -15,7 +15,7 @@ from runonce.runs.table import read_job, read_run
 if TYPE_CHECKING:
     from runonce.execution.stop import StopSignal
     from runonce.runs.definition import ScheduledJob
-    from runonce.runs.dispatch import Result
+    from runonce.runs.result import Result
     from runonce.runs.rows import JobRow, RunRow
     from runonce.runs.run import Run
     from runonce.stores.protocols import Stores

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from runonce.hosts.discover import Discovered
     from runonce.runs.definition import ScheduledJob
-    from runonce.runs.dispatch import Dispatcher, Result
+    from runonce.runs.dispatch import Dispatcher
+    from runonce.runs.result import Result
 
 log = logging.getLogger("runonce.functions")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
 
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.storage.blob import BlobClient, BlobLeaseClient, BlobServiceClient
@@ -13,6 +15,9 @@ from runonce.stores.azure.errors import (
     translated,
     unless_conflict,
 )
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 class AzureLeases:
@@ -29,24 +34,14 @@ class AzureLeases:
     def _blob(self, name: str) -> BlobClient:
         return self._service.get_blob_client(self._container, name)
 
-    def acquire(self, name: str, holder: str, duration: int) -> bool:
+    def acquire(self, name: str, holder: str, duration: int) -> datetime | None:
         blob = self._blob(name)
         with translated(f"lease {name}"):
             try:
-                blob.acquire_lease(lease_duration=duration, lease_id=holder)
+                return _acquired(blob, holder, duration)
             except ResourceNotFoundError as error:
                 self._make(blob, container_missing=code_of(error) == "ContainerNotFound")
-            except HttpResponseError as error:
-                if error.status_code == 409:  # noqa: PLR2004 - LeaseAlreadyPresent, or it is being broken
-                    return False
-                raise
-            else:
-                return True
-            try:
-                blob.acquire_lease(lease_duration=duration, lease_id=holder)
-            except ResourceExistsError:
-                return False
-            return True
+            return _acquired(blob, holder, duration)
 
     def _make(self, blob: BlobClient, *, container_missing: bool) -> None:
         if container_missing:
@@ -85,3 +80,19 @@ class AzureLeases:
             except ResourceNotFoundError:
                 return False
             return state in ("leased", "breaking")
+
+
+def _acquired(blob: BlobClient, holder: str, duration: int) -> datetime | None:
+    """When the server granted the lease, by its own `Date`; None when somebody else holds it."""
+    dates: list[str] = []
+    try:
+        blob.acquire_lease(
+            lease_duration=duration,
+            lease_id=holder,
+            raw_response_hook=lambda answer: dates.append(answer.http_response.headers["Date"]),
+        )
+    except HttpResponseError as error:
+        if error.status_code == 409:  # noqa: PLR2004 - LeaseAlreadyPresent, or it is being broken
+            return None
+        raise
+    return parsedate_to_datetime(dates[-1])

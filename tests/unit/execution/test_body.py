@@ -858,6 +858,7 @@ def test_a_limit_on_a_real_clock_ends_an_async_body_whose_thread_hangs() -> None
     """The limit strikes an async body in mid-await, and its host is free soon after."""
     clock = SystemClock()
     bench = Workbench()
+    bench.clock.advance(3 * 3600)
     job = scheduled("0 0 3 * * *", name="one", max_runtime=0.2)(hangs)
     host = replica(bench, job, clock=clock)  # type: ignore[arg-type]
     began = clock.elapsed()

@@ -3,7 +3,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.clock import SteppedClock
@@ -28,15 +29,15 @@ class FaultyLeases(MemoryLeases):
     def __init__(self, clock: SteppedClock) -> None:
         super().__init__(clock)
         self.calls: list[str] = []
-        self.plan: dict[str, deque[Callable[[Callable[[], bool | None]], bool | None]]] = defaultdict(deque)
+        self.plan: dict[str, deque[Callable[[Callable[[], Any]], Any]]] = defaultdict(deque)
 
-    def _do(self, operation: str, call: Callable[[], bool | None]) -> bool | None:
+    def _do(self, operation: str, call: Callable[[], Any]) -> Any:
         self.calls.append(operation)
         planned = self.plan[operation]
         return planned.popleft()(call) if planned else call()
 
-    def acquire(self, name: str, holder: str, duration: int) -> bool:
-        return bool(self._do("acquire", lambda: super(FaultyLeases, self).acquire(name, holder, duration)))
+    def acquire(self, name: str, holder: str, duration: int) -> Any:
+        return self._do("acquire", lambda: super(FaultyLeases, self).acquire(name, holder, duration))
 
     def renew(self, name: str, holder: str) -> bool:
         return bool(self._do("renew", lambda: super(FaultyLeases, self).renew(name, holder)))
@@ -45,18 +46,18 @@ class FaultyLeases(MemoryLeases):
         self._do("release", lambda: super(FaultyLeases, self).release(name, holder))
 
 
-def unreachable(_: Callable[[], bool | None]) -> bool | None:
+def unreachable(_: Callable[[], Any]) -> Any:
     """The request is lost."""
     raise StoreUnavailableError
 
 
-def lost_reply(call: Callable[[], bool | None]) -> bool | None:
+def lost_reply(call: Callable[[], Any]) -> Any:
     """The request is carried out and its reply is lost."""
     call()
     raise StoreUnavailableError
 
 
-def forbidden(_: Callable[[], bool | None]) -> bool | None:
+def forbidden(_: Callable[[], Any]) -> Any:
     """The request is refused for a reason that says nothing about who holds the lease."""
     raise StoreError
 
@@ -65,7 +66,7 @@ class Bench:
     """A clock, a faulty store, and whatever leases a test made, which are released at its end."""
 
     def __init__(self) -> None:
-        self.clock = SteppedClock()
+        self.clock = SteppedClock(waiters=2)  # who renews, and who watches
         self.store = FaultyLeases(self.clock)
         self.leases: list[Lease] = []
         self.lost: list[LeaseLost] = []
@@ -87,20 +88,20 @@ class Bench:
         self.lost.append(cause)
         self.told.set()
 
-    def slow(self, seconds: float) -> Callable[[Callable[[], bool | None]], bool | None]:
+    def slow(self, seconds: float) -> Callable[[Callable[[], Any]], Any]:
         """The request is carried out at once and its reply takes so long."""
 
-        def step(call: Callable[[], bool | None]) -> bool | None:
+        def step(call: Callable[[], Any]) -> Any:
             answer = call()
             self.clock.advance(seconds)
             return answer
 
         return step
 
-    def slow_failure(self, seconds: float) -> Callable[[Callable[[], bool | None]], bool | None]:
+    def slow_failure(self, seconds: float) -> Callable[[Callable[[], Any]], Any]:
         """No answer, and it takes so long to know."""
 
-        def step(_: Callable[[], bool | None]) -> bool | None:
+        def step(_: Callable[[], Any]) -> Any:
             self.clock.advance(seconds)
             raise StoreUnavailableError
 
@@ -165,7 +166,7 @@ def test_an_acquisition_slower_than_its_trust_is_never_held(bench: Bench) -> Non
 def test_a_lost_acquisition_is_asked_for_again_as_the_same_holder(bench: Bench) -> None:
     """When the reply to the grant is lost, asking again finds that the lease is ours, trusted from the first call."""
 
-    def lost_late(call: Callable[[], bool | None]) -> bool | None:
+    def lost_late(call: Callable[[], Any]) -> Any:
         call()
         bench.clock.advance(4)
         raise StoreUnavailableError
@@ -180,7 +181,7 @@ def test_a_lost_acquisition_is_asked_for_again_as_the_same_holder(bench: Bench) 
 def test_a_lost_acquisition_that_somebody_else_won_is_refused(bench: Bench) -> None:
     """When the request itself was lost and somebody else was faster, asking again says so."""
 
-    def overtaken(_: Callable[[], bool | None]) -> bool | None:
+    def overtaken(_: Callable[[], Any]) -> Any:
         super(FaultyLeases, bench.store).acquire(LOCK, "somebody else", 45)
         raise StoreUnavailableError
 
@@ -193,7 +194,54 @@ def test_an_unreachable_store_raises(bench: Bench) -> None:
     bench.store.plan["acquire"].extend([unreachable, unreachable])
     with pytest.raises(StoreUnavailableError):
         Lease.acquire(bench.store, LOCK, TERMS, bench.clock)
-    assert bench.store.calls == ["acquire", "acquire"]
+    assert bench.store.calls[:2] == ["acquire", "acquire"]
+
+
+def test_a_lease_granted_after_its_caller_gave_up_is_given_back(bench: Bench) -> None:
+    """Both replies are lost and the grant stands: it is released as soon as the store answers again."""
+    released = threading.Event()
+
+    def then_released(call: Callable[[], Any]) -> Any:
+        call()
+        released.set()
+
+    bench.store.plan["acquire"].extend([lost_reply, lost_reply])
+    bench.store.plan["release"].extend([unreachable, then_released])
+    with pytest.raises(StoreUnavailableError):
+        Lease.acquire(bench.store, LOCK, TERMS, bench.clock)
+    bench.clock.settle(1)
+    assert bench.store.held(LOCK)
+    bench.clock.advance(PAUSE)
+    assert released.wait(10)
+    assert not bench.store.held(LOCK)
+
+
+def test_a_run_is_told_of_its_lost_lease_while_a_renewal_is_stuck(bench: Bench) -> None:
+    """A call that does not return keeps nobody from saying "lost" at the instant trust ends."""
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def hang(_: Callable[[], Any]) -> Any:
+        stuck.set()
+        go_on.wait(10)
+        raise StoreUnavailableError
+
+    bench.store.plan["renew"].append(hang)
+    lease = bench.kept()
+    bench.clock.advance(TERMS.renewal)
+    assert stuck.wait(10)
+    bench.clock.settle(1)
+    bench.clock.advance(TRUST - TERMS.renewal)
+    assert bench.told.wait(10)
+    assert not lease.held
+    go_on.set()
+
+
+def test_a_lease_knows_the_servers_time(bench: Bench) -> None:
+    """It is the second the server named, the one that may have passed there, and what passed here since."""
+    server = bench.clock.now()
+    lease = bench.acquire()
+    bench.clock.advance(7.5)
+    assert lease.server_now() == server.replace(microsecond=0) + timedelta(seconds=8.5)
 
 
 def test_a_forbidden_acquisition_raises_at_once(bench: Bench) -> None:
@@ -282,7 +330,7 @@ def test_a_failed_renewal_is_tried_again(bench: Bench) -> None:
 def test_a_renewal_whose_reply_was_lost_is_repeated(bench: Bench) -> None:
     """A renewal that was carried out and whose reply was lost is made again, and trusted from the second call."""
 
-    def lost_late(call: Callable[[], bool | None]) -> bool | None:
+    def lost_late(call: Callable[[], Any]) -> Any:
         call()
         bench.clock.advance(4)
         raise StoreUnavailableError
@@ -425,7 +473,7 @@ def test_a_released_lease_is_not_held(bench: Bench) -> None:
     lease = bench.kept()
     seen = []
 
-    def look(call: Callable[[], bool | None]) -> bool | None:
+    def look(call: Callable[[], Any]) -> Any:
         seen.append(lease.held)
         return call()
 
@@ -485,7 +533,7 @@ def test_a_release_waits_for_the_renewal_under_way(bench: Bench) -> None:
     lease = bench.kept()
     renewing, go_on = threading.Event(), threading.Event()
 
-    def paused(call: Callable[[], bool | None]) -> bool | None:
+    def paused(call: Callable[[], Any]) -> Any:
         renewing.set()
         go_on.wait(5)
         return call()
@@ -506,7 +554,7 @@ def test_a_loss_while_being_released_is_not_told(bench: Bench) -> None:
     lease = bench.kept()
     renewing, go_on = threading.Event(), threading.Event()
 
-    def paused(_: Callable[[], bool | None]) -> bool | None:
+    def paused(_: Callable[[], Any]) -> Any:
         renewing.set()
         go_on.wait(5)
         return False

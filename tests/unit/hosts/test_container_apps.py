@@ -13,7 +13,7 @@ from support.command_line import NOW, CommandLine
 from runonce.errors import StoreUnavailableError, TransportError
 from runonce.execution.registry import Registry
 from runonce.hosts.container_apps import LATE, start_again
-from runonce.runs.dispatch import Result
+from runonce.runs.result import Result
 from runonce.runs.rows import Outcome
 from runonce.runs.table import read_run
 from runonce.transports.protocols import Outgoing

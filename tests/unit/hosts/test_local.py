@@ -39,7 +39,7 @@ class Served:
         self.dispatcher = dispatcher
         self.code: int | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
-        clock = dispatcher.clock
+        clock = dispatcher.clock._clock
         assert isinstance(clock, Clock)
         before = len(clock.timers)
         self._thread.start()
@@ -271,7 +271,7 @@ def test_a_surprise_in_one_run_leaves_the_host_alive(
     bench = bench_of(hourly(Ran()))
     failed = threading.Event()
 
-    def surprise(*_: object) -> None:
+    def surprise(*_: object, **__: object) -> None:
         failed.set()
         raise ZeroDivisionError("nobody foresaw this")
 
@@ -290,7 +290,7 @@ def test_half_a_host_takes_itself_down(
 ) -> None:
     """When a part of the host ends for good, the host stops with a code that says so."""
 
-    def surprise(*_: object) -> None:
+    def surprise(*_: object, **__: object) -> None:
         raise ZeroDivisionError("recovery is broken")
 
     monkeypatch.setattr(local, "recover", surprise)

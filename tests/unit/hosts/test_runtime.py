@@ -101,7 +101,7 @@ def test_all_parts_are_of_one_process() -> None:
     assert made.dispatcher.stop is made.stop
     assert made.dispatcher.stores is stores
     assert (made.runs.host, made.claims.host, made.dispatcher.registry.host) == ("here", "here", "here")
-    assert made.dispatcher.clock is made.runs.clock is clock
+    assert made.dispatcher.server_clock._clock is made.runs.clock is clock
 
 
 def test_a_folder_that_was_named_goes_before_the_environments(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from runonce.testing import Workbench
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from runonce.runs.dispatch import Result
+    from runonce.runs.result import Result
 
 JOBS = Path(__file__).resolve().parents[3] / "jobs"
 invoice_run = discover(JOBS).jobs["invoice_run"]

@@ -68,7 +68,7 @@ def pending(why: Any, not_before: datetime, fire_time: datetime = NOON) -> JobRo
         (replace(pending("running", NOW - timedelta(minutes=74)), running=NOON), "running"),
         (replace(pending("running", NOW - timedelta(minutes=76)), running=NOON), "overdue"),
         (row(watermark=NOON - HOUR, last_fire_time=NOON - HOUR, last_finished_at=NOON - HOUR), "overdue"),
-        (row(last_fire_time=NOON - HOUR, last_finished_at=NOON - HOUR), "overdue"),
+        (row(last_fire_time=NOON - HOUR, last_finished_at=NOON - HOUR), "well"),
         (row(last_fire_time=NOON - 9 * HOUR), "well"),
         (row(schedule="0 0 3 * * * UTC", watermark=NOON - 9 * HOUR, last_fire_time=NOON - 9 * HOUR), "well"),
     ],
@@ -107,7 +107,7 @@ def test_a_job_without_a_limit_may_run_as_long_as_it_likes() -> None:
 
 def test_every_job_is_listed_by_name() -> None:
     """A job without a row is listed too: what has never run is what must be seen."""
-    assert [one.job for one in audit([hourly, endless], Jobs({"hourly": WELL}, {}, {}), NOW)] == [
+    assert [one.job for one in audit([hourly, endless], Jobs({"hourly": WELL}, {}, {}, None), NOW)] == [
         "endless",
         "hourly",
     ]
@@ -127,7 +127,7 @@ def said(
 ) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.INFO, "runonce.audit"):
-        log_heartbeat([hourly], Jobs({"hourly": found}, {}, {}), now, namespace="n", interval=interval)
+        log_heartbeat([hourly], Jobs({"hourly": found}, {}, {}, None), now, namespace="n", interval=interval)
     return [record.levelname for record in caplog.records]
 
 
@@ -155,7 +155,7 @@ def test_many_jobs_are_not_said_at_once(caplog: pytest.LogCaptureFixture) -> Non
         caplog.clear()
         with caplog.at_level(logging.INFO, "runonce.audit"):
             log_heartbeat(
-                jobs, Jobs({}, {}, {}), start + timedelta(minutes=minute), namespace="n", interval=60
+                jobs, Jobs({}, {}, {}, None), start + timedelta(minutes=minute), namespace="n", interval=60
             )
         most = max(most, len(caplog.records))
         for record in caplog.records:

@@ -104,6 +104,7 @@ def test_a_new_fire_time_takes_a_read_and_a_write(world: World) -> None:
     assert claimed.run == world.run_row()
     assert world.job_row().token == claimed.run.token == 1
     claimed.finish(Outcome.SUCCEEDED)
+    world.clock.advance(24 * 3600)
     world.boundary.calls.clear()
     assert isinstance(claim(world.registry, nightly, at(3, day=2), world.lease(), by="timer"), Claim)
     assert world.boundary.calls == ["get", "commit"]
@@ -205,10 +206,10 @@ def test_a_skipped_record_that_exists_already_does_not_stop_the_claim(world: Wor
     """When the last missed fire time has a record of its own, the claim goes through without another."""
     hourly = scheduled("0 0 * * * *", name="nightly")(lambda_body)
     world.claim(hourly).finish(Outcome.SUCCEEDED)
+    world.clock.advance(3 * 3600)
     by_hand = claim(world.honest, hourly, at(5), world.lease(), by="hand")
     assert isinstance(by_hand, Claim)
     by_hand.finish(Outcome.SUCCEEDED)
-    world.clock.advance(3 * 3600)
     claimed = claim(world.registry, hourly, at(6), world.lease(), by="timer")
     assert isinstance(claimed, Claim)
     found = read_run(world.honest, "nightly", at(5))
@@ -338,7 +339,7 @@ def test_an_older_run_is_fenced_by_a_newer_fire_time_too(world: World) -> None:
     """The token is the job's: a claim of any later fire time refuses what an older run still writes."""
     lease = world.lease()
     claimed = world.claim(lease=lease)
-    world.clock.advance(AFTER_LEASE)
+    world.clock.advance(24 * 3600)
     newer = claim(world.honest, nightly, at(3, day=2), world.lease(), by="timer")
     assert isinstance(newer, Claim)
     trusting(lease)

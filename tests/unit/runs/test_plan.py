@@ -11,8 +11,17 @@ from support.flows import at
 
 from runonce.execution.options import MAX_ABANDONED
 from runonce.runs.definition import scheduled
-from runonce.runs.plan import Claimant, account_for_missed, admit, plan, schedule_text
+from runonce.runs.plan import (
+    Claimant,
+    account_for_missed,
+    admit,
+    of_this_version,
+    plan,
+    schedule_text,
+    within,
+)
 from runonce.runs.rows import JobRow, Outcome, Pending, RunRow
+from runonce.schedules.schedule import LATE
 
 if TYPE_CHECKING:
     from runonce.runs.run import Run
@@ -116,7 +125,8 @@ def test_a_first_claim_raises_the_token_and_names_its_holder() -> None:
 
 def test_the_very_first_claim_of_a_job_catches_nothing_up() -> None:
     """A job that never ran has missed nothing, whatever its schedule says about the past."""
-    planned = plan(job(misfire="all"), JobRow("hourly"), None, NOW, who())
+    fresh = of_this_version(job(), JobRow("hourly"), NOW, NOW - timedelta(seconds=1))
+    planned = plan(job(misfire="all"), fresh, None, NOW, who())
     assert set(planned.job.pending) == {NOW}
     assert planned.skipped is None
     assert planned.job.schedule == "0 0 * * * * UTC"
@@ -360,16 +370,43 @@ def test_coalescing_leaves_other_unfinished_runs_alone() -> None:
 def test_a_changed_schedule_has_missed_nothing(late: bool) -> None:
     """Fire times of the new schedule before it came into force are not missed ones."""
     every_minute = job("0 * * * * *", misfire="all")
-    after, skipped = account_for_missed(every_minute, row(watermark=at(9)), at(11), NOW, late=late)
+    seen = of_this_version(every_minute, row(watermark=at(9)), at(11), at(10))
+    after, skipped = account_for_missed(every_minute, seen, at(11), NOW, late=late)
     assert after.pending == {}
     assert skipped is None
     assert (after.schedule, after.watermark) == ("0 * * * * * UTC", at(11))
 
 
+def test_two_versions_of_a_schedule_each_have_their_own_marks() -> None:
+    """A host of the other version moves only its own watermark, and neither begins anew with each tick."""
+    old, new = job(), job("0 30 * * * *")
+    both = of_this_version(new, row(watermark=at(9)), at(10), at(10))
+    moved, _ = account_for_missed(new, both, at(11), NOW, late=True)
+    again = of_this_version(old, moved, NOW, NOW)
+    assert (again.schedule, again.watermark) == (schedule_text(old), at(9))
+    assert of_this_version(new, again, NOW, NOW).watermark == at(11)
+
+
+def test_only_a_few_schedules_are_remembered() -> None:
+    """A row does not grow with each change of its schedule: the marks that were moved last are kept."""
+    kept = row(watermark=at(9))
+    for minute in range(20):
+        at_minute = NOW + timedelta(minutes=minute)
+        kept = of_this_version(job(f"0 {minute} * * * *"), kept, at_minute, at_minute)
+    assert len(kept.marks) <= 3
+
+
+def test_a_watermark_of_the_future_is_pulled_back() -> None:
+    """A host whose clock was a day ahead must not take the fire times that are to come from all others."""
+    assert within(row(watermark=NOW + timedelta(days=1)), NOW).watermark == NOW - LATE
+    assert within(row(watermark=NOW), NOW).watermark == NOW
+
+
 def test_a_changed_time_zone_is_a_changed_schedule() -> None:
     """The zone belongs to the schedule: another one makes other fire times."""
     moved = job(time_zone="Asia/Kolkata", misfire="all")
-    assert account_for_missed(moved, row(watermark=at(9)), at(11), NOW, late=True)[0].pending == {}
+    seen = of_this_version(moved, row(watermark=at(9)), at(11), at(11))
+    assert account_for_missed(moved, seen, at(11), NOW, late=True)[0].pending == {}
 
 
 def test_the_watermark_never_goes_back() -> None:

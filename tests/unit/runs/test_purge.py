@@ -110,6 +110,7 @@ def test_what_somebody_has_to_finish_or_decide_is_never_removed(outcome: Outcome
 def test_a_run_that_has_begun_is_never_removed() -> None:
     """A run without an end is somebody's, however long ago it began."""
     bench = Workbench(hourly)
+    bench.clock.advance(3600)
     start(bench.dispatcher, hourly, at(1))
     assert purge_runs(registry(bench), "hourly", NOW, never) == 0
     assert run_row(bench, hourly, at(1)).outcome is Outcome.RUNNING

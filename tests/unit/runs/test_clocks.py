@@ -1,0 +1,130 @@
+"""Whose clock decides: storage's. A host's own only proposes."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.flows import at, job_row, replica, work_off
+
+from runonce.runs.definition import scheduled
+from runonce.runs.recovery import recover
+from runonce.runs.requests import send_request
+from runonce.runs.rows import Outcome
+from runonce.stores.protocols import Replace
+from runonce.testing import ManualClock, Workbench
+
+if TYPE_CHECKING:
+    from runonce.runs.definition import ScheduledJob
+    from runonce.runs.dispatch import Dispatcher
+    from runonce.runs.run import Run
+
+
+def job(schedule: str = "0 * * * * *", **options: Any) -> ScheduledJob:
+    def body(run: Run) -> None: ...
+
+    return scheduled(schedule, name="minutely", **options)(body)
+
+
+def world(one: ScheduledJob, *, seconds_ahead: float) -> tuple[Workbench, Dispatcher]:
+    """A bench at 03:00:10 whose clock is storage's, and a host whose own clock is so much ahead."""
+    bench = Workbench(one)
+    bench.clock.advance(3 * 3600 + 10)
+    clock = ManualClock()
+    clock.advance(bench.clock.elapsed() + seconds_ahead)
+    return bench, replica(bench, clock=clock)
+
+
+def test_a_clock_a_day_ahead_takes_nobodys_fire_times() -> None:
+    """It claims nothing of tomorrow, and the others' fire times of today run as before."""
+    one = job()
+    bench, fast = world(one, seconds_ahead=86400)
+    refused = fast.tick(one)
+    assert refused is not None
+    assert not refused.ran
+    assert "it is not due before" in refused.reason
+    recover(fast)
+    for minute in range(1, 31):
+        assert bench.run(one, at(3, minute)).outcome is Outcome.SUCCEEDED
+
+
+def test_a_watermark_that_such_a_clock_left_is_pulled_back() -> None:
+    """What an earlier version let a fast clock do is undone by the first host that looks."""
+    one = job()
+    bench, _ = world(one, seconds_ahead=0)
+    bench.run(one, at(3))
+    registry = bench.dispatcher.registry
+    row = registry.table.get("test", "job:minutely")
+    assert row is not None
+    spoilt = {**row.values, "watermark": "2026-02-01T00:00:00Z"}
+    registry.table.commit("test", [Replace(row.key, spoilt, row.etag)])
+    recover(bench.dispatcher)
+    assert bench.run(one, at(3, 1)).outcome is Outcome.SUCCEEDED
+    assert job_row(bench, one).watermark == at(3, 1)
+
+
+def test_recovery_of_a_fast_host_skips_nothing_before_it_is_due() -> None:
+    """With misfire="skip", a host a minute ahead does not record as skipped what storage says is still to come."""
+    one = job("0 0 4 * * *", misfire="skip")
+    bench, fast = world(one, seconds_ahead=7 * 60)
+    recover(bench.dispatcher)
+    bench.clock.advance(3580)  # 03:59:50 by storage's clock
+    fast.clock._clock.advance(3580)  # type: ignore[attr-defined]
+    assert recover(fast) == []
+    assert bench.run(one, at(4)).outcome is Outcome.SUCCEEDED
+
+
+def test_a_request_that_is_not_due_yet_is_put_back() -> None:
+    """A slow host does not lose what another asked for: it comes again when it is due."""
+    one = job()
+    bench, slow = world(one, seconds_ahead=-20)
+    bench.run(one, at(3))
+    send_request(bench.stores.requests, "minutely", at(3), "asked")
+    assert work_off(slow) == []
+    bench.clock.advance(20)
+    slow.clock._clock.advance(20)  # type: ignore[attr-defined]
+    assert [result.reason.split(" at ")[0] for result in work_off(slow)] == [
+        "this fire time is done, or was skipped"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said", "corrected"), [(2, False, False), (8, True, False), (-8, True, False), (90, True, True)]
+)
+def test_a_clock_that_is_off_is_named(
+    ahead: int, said: bool, corrected: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From five seconds on the host is named, once; from thirty on it takes storage's time."""
+    caplog.set_level(logging.WARNING)
+    one = job()
+    bench, host = world(one, seconds_ahead=ahead)
+    bench.run(one, at(3))
+    recover(host)
+    recover(host)
+    warned = [line for line in caplog.messages if "the clock of other is" in line]
+    assert len(warned) == said
+    off = abs(host.clock.now() - bench.clock.now())
+    assert (off < timedelta(seconds=3)) == (corrected or not said)
+
+
+def test_an_early_tick_waits_for_its_fire_time() -> None:
+    """A timer that fires seconds early means the coming fire time, which runs when it has come."""
+    one = job("0 0 4 * * *")
+    bench, _ = world(one, seconds_ahead=0)
+    bench.clock.advance((at(3, 59, 57) - bench.clock.now()).total_seconds())
+    waited: list[float] = []
+    real = bench.clock.wait
+
+    def wait(event: Any, seconds: float) -> bool:
+        if event is not bench.dispatcher.stop.event:
+            return real(event, seconds)
+        waited.append(seconds)
+        bench.clock.advance(seconds)
+        return False
+
+    bench.clock.wait = wait  # type: ignore[method-assign]
+    result = bench.dispatcher.tick(one)
+    assert result is not None
+    assert (result.fire_time, result.outcome, waited[0]) == (at(4), Outcome.SUCCEEDED, 3.0)

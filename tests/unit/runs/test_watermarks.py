@@ -1,0 +1,188 @@
+"""What moves the watermark: the schedule, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.flows import AFTER_REQUEST, at, job_row, replica, run_row, start, work_off
+
+from runonce.runs.audit import audit
+from runonce.runs.definition import scheduled
+from runonce.runs.operate import ask, pause, resume
+from runonce.runs.recovery import recover
+from runonce.runs.rows import Outcome
+from runonce.runs.table import read_jobs
+from runonce.testing import Workbench
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from runonce.runs.definition import ScheduledJob
+    from runonce.runs.run import Run
+
+RAN: list[datetime] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    RAN.clear()
+
+
+def job(schedule: str = "0 0 3 * * *", **options: Any) -> ScheduledJob:
+    def body(run: Run) -> None:
+        RAN.append(run.fire_time)
+
+    return scheduled(schedule, name="daily", **options)(body)
+
+
+def bench_at(one: ScheduledJob, instant: datetime) -> Workbench:
+    bench = Workbench(one)
+    bench.clock.advance((instant - bench.clock.now()).total_seconds())
+    return bench
+
+
+def later(bench: Workbench, instant: datetime) -> None:
+    bench.clock.advance((instant - bench.clock.now()).total_seconds())
+
+
+def test_a_new_job_has_no_past_whatever_the_grace() -> None:
+    """First deployed seconds after its fire time, it does not run that one."""
+    one = job()
+    bench = bench_at(one, at(3, 0, 8))
+    recover(bench.dispatcher, starting=True)
+    bench.clock.advance(AFTER_REQUEST)
+    recover(bench.dispatcher)
+    assert work_off(bench.dispatcher) == []
+    assert RAN == []
+
+
+@pytest.mark.parametrize("misfire", ["latest", "all", "skip"])
+def test_a_fire_time_in_a_short_restart_runs_when_the_host_starts(misfire: Any) -> None:
+    """All replicas were down for eighteen seconds over it: it runs at once, by every policy."""
+    one = job("0 * * * * *", misfire=misfire)
+    bench = bench_at(one, at(3, 0))
+    recover(bench.dispatcher)
+    bench.run(one, at(3, 0))
+    later(bench, at(3, 1, 8))
+    recover(replica(bench), starting=True)
+    work_off(bench.dispatcher)
+    assert [at(3, 0), at(3, 1)] == RAN
+
+
+def test_latest_is_the_newest() -> None:
+    """After an outage the fire time of a moment ago runs, not the one before it."""
+    one = job("0 * * * * *")
+    bench = bench_at(one, at(3, 0))
+    recover(bench.dispatcher)
+    bench.run(one, at(3, 0))
+    later(bench, at(3, 30, 8))
+    recover(replica(bench), starting=True)
+    work_off(bench.dispatcher)
+    assert [at(3, 0), at(3, 30)] == RAN
+
+
+def test_a_run_asked_for_by_hand_leaves_the_missed_one_due() -> None:
+    """An instant that the schedule does not name accounts for none that it does."""
+    one = job()
+    bench = bench_at(one, at(2))
+    recover(bench.dispatcher)
+    later(bench, at(9))
+    ask(bench.dispatcher, one, at(9))
+    work_off(bench.dispatcher)
+    recover(bench.dispatcher)
+    work_off(bench.dispatcher)
+    assert [at(9), at(3)] == RAN
+
+
+def test_two_versions_of_a_schedule_both_find_what_they_missed() -> None:
+    """In a rolling deployment, or two slots, each version makes up for its own fire times."""
+    old, new = job("0 0 3 * * *"), job("0 0 5 * * *")
+    bench = bench_at(old, at(2))
+    other = replica(bench, new)
+    for minute in range(0, 8 * 60, 20):
+        later(bench, at(2 + minute // 60, minute % 60, 40))
+        for host in (bench.dispatcher, other):
+            recover(host)
+            work_off(host)
+    assert sorted(RAN) == [at(3), at(5)]
+
+
+def test_two_versions_write_nothing_when_nothing_is_due() -> None:
+    """A tick of either leaves the row alone: their schedules do not take turns in it."""
+    old, new = job("0 0 3 * * *"), job("0 0 5 * * *")
+    bench = bench_at(old, at(10))
+    other = replica(bench, new)
+    recover(bench.dispatcher)
+    recover(other)
+    before = bench.stores.runs.get("test", "job:daily")
+    for _ in range(3):
+        bench.clock.advance(60)
+        recover(bench.dispatcher)
+        recover(other)
+    after = bench.stores.runs.get("test", "job:daily")
+    assert before is not None
+    assert after is not None
+    assert after.etag == before.etag
+
+
+def test_a_changed_schedule_says_what_it_left_behind() -> None:
+    """Fire times of the old schedule that nobody ran are on record with the reason."""
+    old, new = job("0 0 * * * *"), job("0 30 5 * * *")
+    bench = bench_at(old, at(2))
+    recover(bench.dispatcher)
+    later(bench, at(9, 10))
+    recover(replica(bench, new))
+    record = run_row(bench, old, at(9))
+    assert record.outcome is Outcome.SKIPPED
+    assert "the schedule changed from 0 0 * * * * UTC to 0 30 5 * * * UTC" in record.reason
+    assert "7 fire time(s) from 2026-01-01T03:00:00Z to 2026-01-01T09:00:00Z" in record.reason
+
+
+def test_a_pause_says_what_it_passed_over() -> None:
+    """Resuming records how many fire times the pause swallowed, since when and why."""
+    one = job("0 0 * * * *")
+    bench = bench_at(one, at(2))
+    recover(bench.dispatcher)
+    pause(bench.dispatcher, "daily", "the ledger is being moved")
+    later(bench, at(9, 10))
+    resume(bench.dispatcher, "daily")
+    record = run_row(bench, one, at(9))
+    assert record.outcome is Outcome.SKIPPED
+    assert "paused from 2026-01-01T02:00:00Z (the ledger is being moved)" in record.reason
+    assert "7 fire time(s)" in record.reason
+    recover(bench.dispatcher)
+    assert [result for result in work_off(bench.dispatcher) if result.job == "daily"] == []
+
+
+def test_the_audit_counts_what_the_schedule_names() -> None:
+    """A run by hand is not the missed one, a changed schedule owes nothing."""
+    one = job()
+    bench = bench_at(one, at(2))
+    recover(bench.dispatcher)
+    later(bench, at(9, 1))
+    bench.dispatcher.execute(one, at(9, 1), by="hand")
+
+    def state(of: ScheduledJob) -> str:
+        [audited] = audit([of], read_jobs(bench.dispatcher.registry), bench.clock.now())
+        return audited.state
+
+    assert state(one) == "overdue"
+    assert state(job("0 0 8 * * *")) == "well"
+    recover(bench.dispatcher)
+    work_off(bench.dispatcher)
+    assert state(one) == "well"
+
+
+def test_a_fire_time_that_came_while_the_job_ran_follows_at_once() -> None:
+    """Its own tick found the lease held; the run that held it hands it on when it ends, by every policy."""
+    one = job("*/10 * * * * *", misfire="skip")
+    bench = bench_at(one, at(3, 0))
+    recover(bench.dispatcher)
+    started = start(bench.dispatcher, one, at(3, 0))
+    later(bench, at(3, 0, 12))
+    assert bench.dispatcher.execute(one, at(3, 0, 10), by="timer").reason == "held elsewhere"
+    bench.dispatcher.finish(started, None)
+    assert [result.outcome for result in work_off(bench.dispatcher)] == [Outcome.SUCCEEDED]
+    assert [at(3, 0, 10)] == RAN
+    assert job_row(bench, one).watermark == at(3, 0, 10)
