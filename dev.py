@@ -128,17 +128,16 @@ def servicebus_entities() -> list[str]:
     answer = subprocess.run(ask, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if answer.returncode != 0:
         raise SetupError("the jobs folder could not be read; the lines above say why.")
-    topics: dict[str, list[str]] = {}
-    figures: dict[str, str] = {}
+    topics: dict[str, str] = {}
     arguments: list[str] = []
     for handler in json.loads(answer.stdout)["handlers"]:
+        arguments += ["--queue", f"{handler['queue']}:{like_azure(handler)}"]
         if handler["topic"]:
-            topics.setdefault(handler["topic"], []).append(handler["subscription"])
-            figures[handler["topic"]] = like_azure(handler)
-        else:
-            arguments += ["--queue", f"{handler['queue']}:{like_azure(handler)}"]
-    for topic, subscriptions in topics.items():
-        arguments += ["--topic", f"{topic}:{','.join(subscriptions)},{figures[topic]}"]
+            topics[handler["topic"]] = like_azure(handler)
+            forward = f"forward={handler['queue']}" if handler["forward"] else ""
+            arguments += ["--subscription", f"{handler['topic']}/{handler['subscription']}:{forward}"]
+    for topic, figures in topics.items():
+        arguments += ["--topic", f"{topic}:{figures}"]
     if not arguments:
         raise SetupError(
             f"no file of {JOBS}/ defines a handler, so there would be no queue; write one first."

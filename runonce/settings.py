@@ -14,6 +14,7 @@
 | RUNONCE_SERVICEBUS | ServiceBusConnection | connection string, or `…__fullyQualifiedNamespace` |
 | RUNONCE_TRANSPORT | servicebus where one is set, else storage | what carries the handlers' messages |
 | RUNONCE_CLAIM_LEASE | 60 | seconds without a sign of life after which a message's claim is taken over |
+| RUNONCE_MAX_BODY | 262144 | bytes of a message's body; with Premium up to 104857600 |
 | RUNONCE_SHUTDOWN_TIMEOUT | 45 | seconds a stopping host waits for its runs |
 """
 
@@ -119,7 +120,7 @@ class Settings:
     transport: Transport = "storage"
     claim_lease: int = 60
     max_body: int = 262_144
-    """Bytes of a message's body; what Service Bus Standard allows."""
+    """Bytes of a message's body; the default is what Service Bus Standard allows, Premium is set to more."""
 
     runs_table: str = "runonce"
     claims_table: str = "runonceclaims"
@@ -167,6 +168,9 @@ class Settings:
             servicebus=servicebus,
             transport=_transport(env, servicebus),
             claim_lease=int(_number(env, "RUNONCE_CLAIM_LEASE", 60, low=3, high=3600, whole=True)),
+            max_body=int(
+                _number(env, "RUNONCE_MAX_BODY", 262_144, low=1, high=104_857_600, whole=True, unit="bytes")
+            ),
             jobs_folder=env.get("RUNONCE_JOBS") or "jobs",
             recovery_interval=_number(env, "RUNONCE_RECOVERY_INTERVAL", 60, low=1, high=3600),
             misfire_grace=_number(env, "RUNONCE_MISFIRE_GRACE", 30, low=1, high=86400),
@@ -196,7 +200,7 @@ def _number(
         value = float("nan")
     if not low <= value <= high or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
-        raise SettingsError(f"{name}={text!r} must be {kind} of {unit} from {low:g} to {high:g}.")
+        raise SettingsError(f"{name}={text!r} must be {kind} of {unit} from {low:.9g} to {high:.9g}.")
     return value
 
 

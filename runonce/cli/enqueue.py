@@ -75,7 +75,7 @@ def enqueue(
     send_all(context.runtime.sender, found, messages)
     one = messages[0].sent_as or messages[0].message_id
     what = f"message {one}" if len(messages) == 1 else f"{len(messages):,} messages"
-    typer.echo(f"{found.name}: {what} sent to {found.queue}")
+    typer.echo(f"{found.name}: {what} sent to {found.target}")
 
 
 def _content(file: Path) -> tuple[bytes, str]:

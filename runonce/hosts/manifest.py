@@ -76,7 +76,7 @@ def make_manifest(found: Discovered, at: datetime) -> dict[str, Any]:
         "version": VERSION,
         "jobs": [_job(job, resources[job.name], begin) for job in jobs],
         "handlers": [_handler(handler, resources[handler.name]) for handler in handlers],
-        "topics": sorted({h.queue for h in handlers if h.subscription is not None}),
+        "topics": sorted({h.topic for h in handlers if h.topic is not None}),
         "recovery": {
             "name": RECOVERY,
             "resource": "runonce-recovery",
@@ -115,10 +115,11 @@ def _settings(defaults: Settings) -> dict[str, str]:
         "RUNONCE_MISFIRE_GRACE": defaults.misfire_grace,
         "RUNONCE_HISTORY_DAYS": defaults.history_days,
         "RUNONCE_CLAIM_LEASE": defaults.claim_lease,
+        "RUNONCE_MAX_BODY": defaults.max_body,
         "RUNONCE_SHUTDOWN_TIMEOUT": defaults.shutdown_timeout,
     }
     return {
-        name: f"{value:g}" if isinstance(value, int | float) else str(value)
+        name: f"{value:.9g}" if isinstance(value, int | float) else str(value)
         for name, value in sorted(figures.items())
     }
 
@@ -149,7 +150,6 @@ def _job(job: ScheduledJob, resource: str, at: datetime) -> dict[str, Any]:
 
 
 def _handler(handler: Handler, resource: str) -> dict[str, Any]:
-    topic = handler.queue if handler.subscription is not None else ""
     rounds = ROUNDS if not handler.max_runtime else int(LONGEST_ROUNDS // handler.max_runtime)
     rounds = max(1, min(ROUNDS, rounds))
     limit = None if handler.max_runtime is None else handler.max_runtime * rounds
@@ -157,9 +157,10 @@ def _handler(handler: Handler, resource: str) -> dict[str, Any]:
         "name": handler.name,
         "resource": resource,
         "summary": handler.summary,
-        "queue": "" if topic else handler.queue,
-        "topic": topic,
+        "queue": handler.queue,
+        "topic": handler.topic or "",
         "subscription": handler.subscription or "",
+        "forward": handler.forward,
         "concurrency": handler.concurrency,
         "max_messages": handler.concurrency * rounds,
         "max_runtime": ceil(handler.max_runtime or 0),
@@ -206,15 +207,16 @@ def emulator_config(manifest: dict[str, Any]) -> dict[str, Any]:
 
     detection = {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT5M"}
     handlers = manifest["handlers"]
-    queues = [
-        {"Name": h["queue"], "Properties": {**properties(h), **detection}} for h in handlers if h["queue"]
-    ]
+    queues = [{"Name": h["queue"], "Properties": {**properties(h), **detection}} for h in handlers]
     topics = [
         {
             "Name": topic,
             "Properties": {"DefaultMessageTimeToLive": "PT1H", **detection},
             "Subscriptions": [
-                {"Name": h["subscription"], "Properties": properties(h)}
+                {
+                    "Name": h["subscription"],
+                    "Properties": properties(h) | ({"ForwardTo": h["queue"]} if h["forward"] else {}),
+                }
                 for h in handlers
                 if h["topic"] == topic
             ],

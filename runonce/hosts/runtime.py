@@ -165,9 +165,9 @@ class Runtime:
 
 def check_transport(settings: Settings, handler: Handler) -> None:
     """SettingsError when the chosen transport cannot carry a handler's messages."""
-    if settings.transport == "storage" and handler.subscription is not None:
+    if settings.transport == "storage" and handler.topic is not None:
         raise SettingsError(
-            f"Handler {handler.name!r} reads topic {handler.queue!r}, subscription {handler.subscription!r}, which "
+            f"Handler {handler.name!r} reads topic {handler.topic!r}, subscription {handler.subscription!r}, which "
             f"only Service Bus has: set RUNONCE_SERVICEBUS (and RUNONCE_TRANSPORT=servicebus), or use a queue."
         )
     if settings.transport == "storage" and not _is_storage_queue(handler.queue):

@@ -6,7 +6,7 @@ idempotency key, for the operator has decided that the effect shall happen (agai
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from runonce.errors import ConflictError, PermanentError, StoreError
@@ -55,7 +55,9 @@ def view(registry: Registry, handler: Handler, dead: Dead) -> DeadLetterView:
     message = Message(handler, dead.delivery)
     try:
         key = read_key(handler, message)
-    except PermanentError:
+    except PermanentError as bad:
+        if not dead.reason:  # whoever put it aside could not say why, and it can be told once more
+            dead = replace(dead, reason=getattr(bad, "reason", type(bad).__name__), description=str(bad))
         return DeadLetterView(dead, "", None)
     read = registry.table.get(*place(registry.namespace, handler.entity, handler.name, key))
     return DeadLetterView(dead, key, None if read is None else decode_message(read))
@@ -73,7 +75,7 @@ def replay(registry: Registry, sender: Sender, handler: Handler, letters: DeadLe
     delivery = dead.delivery
     generation = _reopen(registry, handler, dead)
     sent_as = known_as(delivery)
-    message_id = replay_id(handler.entity, handler.name, sent_as, delivery.body, generation, dead.place)
+    message_id = replay_id(handler.queue, handler.name, sent_as, delivery.body, generation, dead.place)
     sender.send(
         handler.queue,
         [
@@ -83,8 +85,8 @@ def replay(registry: Registry, sender: Sender, handler: Handler, letters: DeadLe
                 correlation_id=delivery.correlation_id,
                 properties=delivery.properties,
                 reschedules=1,  # it has been here before: its claim is read first
-                only_for=handler.subscription or "",
                 sent_as=sent_as,
+                original=delivery.original,
             )
         ],
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+import types
 import typing
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from runonce.errors import DefinitionError
 from runonce.execution.noted import note
@@ -27,11 +28,22 @@ if TYPE_CHECKING:
     from runonce.messages.message import Message
 
 
+QueueEncoding = Literal["base64", "none"]
 MESSAGE_TTL = timedelta(days=14)
 """How long the broker keeps a message; what the shipped infrastructure sets."""
 REPLAY_HORIZON = timedelta(days=7)
 """How long after that an operator may still replay a dead letter."""
+LONGEST_ENTITY, LONGEST_SUBSCRIPTION = 260, 50
+"""Characters of a queue's or topic's name, and of a subscription's (Service Bus' own limits)."""
+_PATH_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
+ENTITY = {
+    "queue": _PATH_NAME,
+    "topic": _PATH_NAME,
+    "subscription": re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"),
+}
 WHOLE_BODY = "*"
+MESSAGE = "<class 'runonce.messages.message.Message'>"
+"""The class as it shows itself; it imports this module."""
 PATH = re.compile(r"(?:[^.\\]|\\[.\\])+(?:\.(?:[^.\\]|\\[.\\])+)*")
 """A dotted path of the body; a dot or backslash of a field's own name has a backslash before it."""
 LOCK = re.compile(r"(?=.{1,200}\Z)(?:[^{}]|\{(?:[\w-]|\\[.\\])+(?:\.(?:[\w-]|\\[.\\])+)*\})+")
@@ -45,8 +57,12 @@ class Handler:
     name: str
     body: Callable[..., Awaitable[Any] | Any]
     queue: str
-    """The queue, or the topic when there is a subscription."""
+    """Where its messages come from and come back to: its own queue, which a topic's subscription forwards to. Without
+    forwarding, the queue that messages of the subscription are retried through."""
+    topic: str | None
     subscription: str | None
+    forward: bool
+    """Whether the subscription forwards to the queue."""
     key: str | Callable[[Message], str] | None
     fingerprint: str | Sequence[str] | Callable[[Message], Any] | None
     retry: Retry
@@ -58,8 +74,9 @@ class Handler:
     """Seconds a finished claim is kept."""
     max_runtime: float | None
     concurrency: int
+    queue_encoding: QueueEncoding | None
     arguments: tuple[Any, ...]
-    """For each parameter of the function: a pydantic model class, or None for the message."""
+    """For each parameter of the function: a pydantic model, an adapter of another type, or None for the message."""
 
     def __post_init__(self) -> None:
         note(self)
@@ -76,7 +93,18 @@ class Handler:
     @property
     def entity(self) -> str:
         """Where its messages come from; a subscription's name is part of it, so each subscriber claims alone."""
-        return self.queue if self.subscription is None else f"{self.queue}/{self.subscription}"
+        return self.queue if self.topic is None else f"{self.topic}/{self.subscription}"
+
+    @property
+    def target(self) -> str:
+        """Where its messages are sent to: its queue, or the topic that others get them from too."""
+        return self.topic or self.queue
+
+    @property
+    def sources(self) -> list[tuple[str, str | None]]:
+        """Every entity its messages are in: a queue and None, or a topic and a subscription."""
+        own = [] if self.topic is None or self.forward else [(self.topic, self.subscription)]
+        return [*own, (self.queue, None)]
 
     @property
     def summary(self) -> str:
@@ -89,6 +117,7 @@ def handler(
     queue: str | None = None,
     topic: str | None = None,
     subscription: str | None = None,
+    forward: bool = True,
     key: str | Callable[[Message], str] | None = None,
     fingerprint: str | Sequence[str] | Callable[[Message], Any] | None = WHOLE_BODY,
     name: str | None = None,
@@ -101,15 +130,20 @@ def handler(
     retention: float | timedelta = timedelta(days=30),
     max_runtime: float | timedelta | None = timedelta(minutes=4),
     concurrency: int = 8,
+    queue_encoding: QueueEncoding | None = None,
 ) -> Callable[[Callable[..., Awaitable[Any] | Any]], Handler]:
     r"""Handle the messages of a queue or a topic's subscription, each with one effect however often it comes.
 
-    The function takes a `Message`. A parameter annotated with a pydantic model gets the validated body instead.
+    The function takes a `Message`. A parameter annotated with a pydantic model, or another type that pydantic knows (a
+    dataclass, `Order | None`, `list[Order]`), gets the validated body instead.
 
     Args:
         queue: The queue's name. Give either this, or topic and subscription.
         topic: The topic's name (Service Bus only).
-        subscription: The subscription's name; each subscription handles every message once.
+        subscription: The subscription's name; each subscription handles every message once. It forwards to the queue
+            `{topic}.{subscription}`, which the handler reads, so that what comes again comes to this handler alone.
+        forward: False where the subscription cannot be made to forward: it is read directly, and what comes again goes
+            through the queue `{topic}.{subscription}.retry`.
         key: What makes two messages the same: a field of the JSON body ("invoice_id"), a dotted path
             ("order.id"; a dot of a name is written "\."), or a function of the message. None means the message id,
             which its sender must then repeat for the same message. A message without its key is dead-lettered, never
@@ -132,6 +166,8 @@ def handler(
             days, the time a message may wait in the queue and then be replayed.
         max_runtime: Seconds (or a timedelta) one message may take; None means no limit.
         concurrency: Messages handled at the same time by one local host or `work` process.
+        queue_encoding: For a Storage queue that others send to: whether its texts are "base64" or, with "none", as they
+            are; what host.json's messageEncoding says. By default Base64 is told by what is in it, which is JSON.
 
     Raises:
         DefinitionError: An argument cannot work; the message names the handler, the value and the remedy.
@@ -143,7 +179,9 @@ def handler(
         checked_choice(job, "on_abandoned", on_abandoned, get_args(OnAbandoned))
         checked_whole(job, "retries", retries, 0, 100)
         checked_whole(job, "concurrency", concurrency, 1, 256)
-        source = _source(job, queue, topic, subscription)
+        if queue_encoding is not None:
+            checked_choice(job, "queue_encoding", queue_encoding, get_args(QueueEncoding))
+        source = _source(job, queue, topic, subscription, forward)
         if not (key is None or callable(key) or _is_path(key)):
             raise DefinitionError(
                 f"Job {job!r}: key={key!r} must be a field's name, a dotted path or a function."
@@ -175,7 +213,9 @@ def handler(
             name=job,
             body=body,
             queue=source,
+            topic=topic,
             subscription=subscription,
+            forward=topic is not None and forward,
             key=key,
             fingerprint=tuple(fingerprint) if isinstance(fingerprint, list) else fingerprint,
             retry=Retry(retries, checked_seconds(job, "retry_delay", retry_delay)),
@@ -186,33 +226,46 @@ def handler(
             retention=kept,
             max_runtime=None if max_runtime is None else checked_seconds(job, "max_runtime", max_runtime),
             concurrency=concurrency,
+            queue_encoding=queue_encoding,
             arguments=_arguments(job, body),
         )
 
     return define
 
 
-def _source(job: str, queue: str | None, topic: str | None, subscription: str | None) -> str:
+def _source(job: str, queue: str | None, topic: str | None, subscription: str | None, forward: bool) -> str:
+    """The queue that the handler reads or retries through."""
     if (queue is None) == (topic is None) or (topic is None) != (subscription is None):
         raise DefinitionError(
             f"Job {job!r}: queue={queue!r}, topic={topic!r}, subscription={subscription!r}; give queue, or topic "
             f"and subscription."
         )
-    source = queue if topic is None else topic
-    for entity in (source, subscription):
-        allowed = entity is None or (
-            isinstance(entity, str)
-            and 0 < len(entity) <= 50  # noqa: PLR2004 - Service Bus: a subscription's name
-            and all(c.isascii() and (c.isalnum() or c in "-_.") for c in entity)
-            and entity[0].isalnum()
+    if not isinstance(forward, bool) or (topic is None and not forward):
+        raise DefinitionError(
+            f"Job {job!r}: forward={forward!r} must be True or False, False only with a topic."
         )
-        if not allowed:
-            raise DefinitionError(
-                f"Job {job!r}: {entity!r} is not the name of a queue, topic or subscription; use 1 to 50 letters, "
-                f"digits, - . and _, beginning with a letter or digit (Storage queues: lower-case letters, digits "
-                f"and -)."
-            )
-    return str(source)
+    _check_entity(job, "queue", queue, LONGEST_ENTITY)
+    _check_entity(job, "topic", topic, LONGEST_ENTITY)
+    _check_entity(job, "subscription", subscription, LONGEST_SUBSCRIPTION)
+    if queue is not None:
+        return queue
+    source = f"{topic}.{subscription}" if forward else f"{topic}.{subscription}.retry"
+    if len(source) > LONGEST_ENTITY:
+        raise DefinitionError(
+            f"Job {job!r}: its queue would be called {source!r}, which is over {LONGEST_ENTITY} characters; shorten "
+            f"the topic's or subscription's name."
+        )
+    return source
+
+
+def _check_entity(job: str, option: str, name: object, longest: int) -> None:
+    if name is None or (isinstance(name, str) and len(name) <= longest and ENTITY[option].fullmatch(name)):
+        return
+    slash = "" if option == "subscription" else " /"
+    raise DefinitionError(
+        f"Job {job!r}: {name!r:.300} is not the name of a {option}; use 1 to {longest} letters, digits, - . _{slash}, "
+        f"beginning and ending with a letter or digit (Storage queues: 3 to 55 lower-case letters, digits, single -)."
+    )
 
 
 def _is_path(path: object) -> bool:
@@ -255,16 +308,49 @@ def _arguments(job: str, body: Callable[..., Any]) -> tuple[Any, ...]:
             f"Job {job!r}: its function takes ({', '.join(map(str, parameters))}); write "
             f"`def {body.__name__}(message: Message)`, or take a pydantic model of the body, or both."
         )
-    try:
-        hints = typing.get_type_hints(body)
-    except (NameError, TypeError, AttributeError):
-        hints = {}  # names known to the type checker only: then none of them is a model, which is real at run time
-    models = tuple(_model(hints.get(p.name)) for p in parameters)
+    models = tuple(_body_type(job, body, parameter) for parameter in parameters)
     if len([m for m in models if m is not None]) == len(models) > 1:
         raise DefinitionError(f"Job {job!r}: its function takes two models; a message has one body.")
     return models
 
 
-def _model(annotation: Any) -> Any:
-    """The annotation if it is a pydantic model; told without importing pydantic, which is an extra."""
-    return annotation if isinstance(annotation, type) and hasattr(annotation, "model_validate") else None
+def _body_type(job: str, body: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """What a parameter's body is validated by: a pydantic model, or an adapter of another type. None: the message.
+
+    Each parameter is resolved by itself, for one name that only the type checker knows says nothing about another.
+    """
+    annotation = parameter.annotation
+    if isinstance(annotation, str):
+        try:
+            scope = getattr(inspect.unwrap(body), "__globals__", {})
+            annotation = typing.get_type_hints(
+                types.SimpleNamespace(__annotations__={"it": annotation}), scope, include_extras=True
+            )["it"]
+        except (NameError, TypeError, AttributeError, SyntaxError) as error:
+            if parameter.name == "message" or annotation.rpartition(".")[2] == "Message":
+                return None
+            raise DefinitionError(
+                f"Job {job!r}: the type of its parameter `{parameter}` is not there when the job runs ({error}), so "
+                f"no body could be checked by it; import it outside `if TYPE_CHECKING:`, define it outside functions."
+            ) from error
+    if annotation in (parameter.empty, Any, object) or MESSAGE in map(
+        str, getattr(annotation, "__mro__", ())
+    ):
+        return None
+    if isinstance(annotation, type) and hasattr(annotation, "model_validate_json"):
+        return annotation
+    try:
+        from pydantic import TypeAdapter  # noqa: PLC0415 - an extra, asked for by such an annotation alone
+        from pydantic.errors import PydanticUserError  # noqa: PLC0415
+    except ImportError as error:
+        raise DefinitionError(
+            f"Job {job!r}: its parameter `{parameter}` takes a body of that type, which pydantic checks; install "
+            f'"runonce[pydantic]", or take a Message.'
+        ) from error
+    try:
+        return TypeAdapter(annotation)
+    except (PydanticUserError, NameError, TypeError) as error:
+        raise DefinitionError(
+            f"Job {job!r}: its parameter `{parameter}` is neither a Message nor a type that pydantic can check a body "
+            f"by ({str(error).partition(chr(10))[0]}); take a Message, a model, a dataclass or a type of JSON."
+        ) from error

@@ -57,7 +57,11 @@ class Message:
         self.correlation_id: str = delivery.correlation_id
         """As its sender set it, or empty."""
         self.properties: Mapping[str, Any] = delivery.properties
-        """Application properties (Service Bus only)."""
+        """Application properties (Service Bus only): text, numbers, booleans and None."""
+        self.subject: str = delivery.subject
+        """As its sender set it, or empty (Service Bus only)."""
+        self.content_type: str = delivery.content_type
+        """As its sender set it, such as application/json, or empty (Service Bus only)."""
         self.key: str = ""
         """What makes two messages the same."""
         self._json: Any = None

@@ -44,6 +44,8 @@ def prepare(handler: Handler, delivery: Delivery, max_body: int) -> Prepared:
         PermanentError: It can never be handled as it is.
     """
     message = Message(handler, delivery)
+    if delivery.unreadable:
+        raise message.bad("NotData", f"its body is {delivery.unreadable}, which is neither bytes nor text")
     size = len(message.body)
     if size > max_body:
         raise message.bad("TooLarge", f"its body has {size} bytes, over {max_body}; put the data in a blob")
@@ -128,14 +130,16 @@ def _arguments(handler: Handler, message: Message) -> list[Any]:
         if model is None:
             arguments.append(message)
             continue
-        body = message.json
+        # From JSON, not from what Python makes of it: only there a strict model takes a date, and a number keeps its
+        # digits. First it is looked whether it is JSON at all.
+        validate = getattr(model, "model_validate_json", None) or model.validate_json
+        _ = message.json
         try:
-            arguments.append(model.model_validate(body))
+            arguments.append(validate(message.text))
         except Exception as error:  # pydantic's own, or whatever a validator of the model raises
             problems = _problems(error)
-            raise message.bad(
-                "InvalidBody", f"its body is not a valid {model.__name__}: {problems}"
-            ) from error
+            name = getattr(model, "__name__", "body of the handler's type")
+            raise message.bad("InvalidBody", f"its body is not a valid {name}: {problems}") from error
     return arguments
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from runonce.transports.protocols import Sender
 
 BATCH = 100
+AS_READ: dict[str, Any] = {"by_alias": True, "round_trip": True}
+"""How a model is written so that the same model reads it: under its aliases, and without what is computed."""
 
 
 def outgoing(
@@ -52,8 +55,8 @@ def outgoing(
     else:
         # A message without its key is refused here already, where its sender sees it.
         name = read_key(handler, Message(handler, Delivery(data, ""))) if key is None else key
-        message_id = sent_id(handler.queue, handler.name, name, data)
-        known = f"{handler.queue}:{name}" if key is None else key
+        message_id = sent_id(handler.target, handler.name, name, data)
+        known = f"{handler.target}:{name}" if key is None else key
     when = None if at is None else at.astimezone(UTC)
     return Outgoing(data, message_id, when, correlation_id, sent_as=known)
 
@@ -70,7 +73,7 @@ def check_one_key(handler: Handler, key: str | None, count: int) -> None:
 def send_all(sender: Sender, handler: Handler, messages: Sequence[Outgoing]) -> None:
     """Send messages to a handler in batches; raises TransportError."""
     for start in range(0, len(messages), BATCH):
-        sender.send(handler.queue, messages[start : start + BATCH])
+        sender.send(handler.target, messages[start : start + BATCH])
 
 
 def follow_up(
@@ -86,11 +89,11 @@ def follow_up(
         ) from error
     sender = (row.entity, row.handler, row.key, row.generation)
     message_id = follow_up_id(
-        handler.queue, handler.name, text.encode(), sender=sender, ordinal=ordinal, key=key or ""
+        handler.target, handler.name, text.encode(), sender=sender, ordinal=ordinal, key=key or ""
     )
     # An operator's replay sends its follow-ups anew, so a handler without a key must not know them already.
     known = f"{key}~g{row.generation}" if key and row.generation else key or ""
-    return {"to": handler.queue, "id": message_id, "body": text, "sent_as": known}
+    return {"to": handler.target, "id": message_id, "body": text, "sent_as": known}
 
 
 def send_outbox(sender: Sender, outbox: Sequence[Mapping[str, Any]], correlation_id: str) -> None:
@@ -116,11 +119,24 @@ def _bytes(name: str, body: Any) -> bytes:
     if isinstance(body, str):
         return _encoded(name, body)
     if hasattr(body, "model_dump_json"):
-        return str(body.model_dump_json()).encode()
+        return str(body.model_dump_json(**AS_READ)).encode()
     try:
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
+        return json.dumps(
+            body, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_modelled
+        ).encode()
+    except (TypeError, ValueError, RecursionError, ImportError) as error:
         raise InputError(f"enqueue({name}): the body is not a JSON value: {error}.") from error
+
+
+def _modelled(value: Any) -> Any:
+    """A model or dataclass within a body as JSON; raises TypeError for anything else."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", **AS_READ)
+    if is_dataclass(value) and not isinstance(value, type):
+        from pydantic import TypeAdapter  # noqa: PLC0415 - an extra; where it is missing the dataclass is refused
+
+        return TypeAdapter(type(value)).dump_python(value, mode="json", **AS_READ)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _encoded(name: str, body: str) -> bytes:

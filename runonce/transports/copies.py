@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def copy_of(handler: Handler, delivery: Delivery, delay: float) -> Outgoing:
-    """The copy that comes again after a delay, under an id of its own.
-
-    It can only be sent to the whole topic, so it says which subscription it is for. Otherwise each subscription's
-    copies would have copies of the others', and they would double with every round of a longer outage.
-    """
+    """The copy that comes again to the handler's queue after a delay, under an id of its own."""
     times = delivery.reschedules + 1
     sent_as = known_as(delivery)
     at = datetime.now(UTC) + timedelta(seconds=delay)  # noqa: TID251 - an instant for the broker
@@ -30,8 +26,9 @@ def copy_of(handler: Handler, delivery: Delivery, delay: float) -> Outgoing:
         correlation_id=delivery.correlation_id,
         properties=delivery.properties,
         reschedules=times,
-        only_for=handler.subscription or "",
         sent_as=sent_as,
+        original=delivery.original,
+        alive_since=delivery.enqueued_at,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from runonce.messages.definition import Handler
@@ -27,11 +27,17 @@ class Delivery:
     reschedules: int = 0
     """How often the toolkit sent the message back with a delay."""
     only_for: str = ""
-    """The one subscription that a copy is for: the topic gives it to all of them."""
+    """The one subscription that a copy is for, where an older version sent it to the whole topic."""
     sent_as: str = ""
     """The id its sender gave it, where the broker knows it by another one, as it does a copy."""
     sequence: str = ""
     """What the broker numbers it by in its queue; the one name of a message whose sender gave it no id."""
+    subject: str = ""
+    content_type: str = ""
+    unreadable: str = ""
+    """Why its body cannot be read, where it is no bytes and no text."""
+    original: Callable[[], bytes | None] | None = field(default=None, compare=False)
+    """Reads the message as it travels, for a copy that keeps every type; it gives None when that has gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +51,12 @@ class Outgoing:
     correlation_id: str = ""
     properties: Mapping[str, Any] = field(default_factory=dict)
     reschedules: int = 0
-    only_for: str = ""
-    """Of a topic's subscriptions, the one it is for."""
     sent_as: str = ""
     """The id its sender gave it, where the broker knows it by another one."""
+    original: Callable[[], bytes | None] | None = field(default=None, compare=False)
+    """Of what it is a copy: what is said here is changed in it, all else is kept."""
+    alive_since: datetime | None = None
+    """From when on the original's time to live counts; None gives the copy all of it again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Service Bus: queues, and topics with subscriptions.
+"""Service Bus: queues, and topics with subscriptions that forward to queues.
 
 The SDK's clients are for one thread at a time (its own documentation), so every inbox has a connection of its
 own and the shared sender a lock. A link costs about half a second to open, so they are kept.
@@ -9,58 +9,43 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from azure.servicebus import (
-    ServiceBusClient,
-    ServiceBusMessage,
-    ServiceBusReceivedMessage,
-    ServiceBusReceiver,
-    ServiceBusSubQueue,
-)
 from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError, ServiceBusError
 
 from runonce.errors import TransportError
-from runonce.stores.azure.clients import credential
+from runonce.transports.bus_messages import add_to
+from runonce.transports.bus_receiver import (
+    Receiver,
+    ServiceBusOriginals,
+    open_client,
+    received_by,
+    translated,
+)
 from runonce.transports.copies import copy_of
-from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
+from runonce.transports.protocols import Dead, Outgoing, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from azure.servicebus import ServiceBusSender
+    from azure.servicebus import (
+        ServiceBusClient,
+        ServiceBusReceivedMessage,
+        ServiceBusReceiver,
+        ServiceBusSender,
+    )
 
     from runonce.messages.definition import Handler
     from runonce.settings import ServiceBusConnection
 
-RESCHEDULES, ONLY_FOR, SENT_AS = "runonce-reschedules", "runonce-only-for", "runonce-sent-as"
-"""Application properties of the toolkit's own copies."""
 OPENING = 5.0
 """Seconds a fresh receiver gets for its first messages: opening the link counts into the wait."""
-RETRIES: dict[str, Any] = {"retry_total": 2, "retry_backoff_factor": 0.2, "retry_backoff_max": 5}
-"""The SDK's own tries in one call; above them, consumers try again for ever and messages come again."""
 LONGEST_REASON = 4096
 """Characters of a dead letter's reason and description (Service Bus' own limit)."""
 
 logging.getLogger("azure.servicebus").setLevel(logging.WARNING)
-
-
-def _client(connection: ServiceBusConnection) -> ServiceBusClient:
-    if connection.connection_string is not None:
-        return ServiceBusClient.from_connection_string(connection.connection_string, **RETRIES)
-    signs_in = credential(connection.client_id)
-    return ServiceBusClient(connection.fully_qualified_namespace, signs_in, **RETRIES)
-
-
-@contextmanager
-def _translated(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (ServiceBusError, OSError, ValueError) as error:
-        raise TransportError(f"{what}: {type(error).__name__}: {str(error)[:300]}") from error
 
 
 class ServiceBusTransport:
@@ -78,6 +63,9 @@ class ServiceBusTransport:
     def dead_letters(self, handler: Handler) -> ServiceBusDeadLetters:
         return ServiceBusDeadLetters(self._connection, handler)
 
+    def originals(self) -> ServiceBusOriginals:
+        return ServiceBusOriginals(self._connection)
+
 
 class ServiceBusSenders:
     """One sender for each entity, opened on first use and opened anew after an error."""
@@ -90,9 +78,9 @@ class ServiceBusSenders:
 
     def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
         """Send to a queue or topic; raises TransportError."""
-        with self._lock, _translated(f"sending to {entity}"):
+        with self._lock, translated(f"sending to {entity}"):
             try:
-                self._send(self._sender(entity), [_native(message) for message in messages])
+                self._send(self._sender(entity), messages)
             except MessageSizeExceededError:
                 raise  # of that message; the link is fine
             except ServiceBusError:
@@ -101,25 +89,25 @@ class ServiceBusSenders:
 
     def _sender(self, entity: str) -> ServiceBusSender:
         if self._client is None:
-            self._client = _client(self._connection)
+            self._client = open_client(self._connection)
         if entity not in self._senders:
             self._senders[entity] = self._client.get_queue_sender(
                 entity
             )  # a topic's address is of the same form
         return self._senders[entity]
 
-    def _send(self, sender: ServiceBusSender, messages: list[ServiceBusMessage]) -> None:
+    def _send(self, sender: ServiceBusSender, messages: Sequence[Outgoing]) -> None:
         """In as few batches as their sizes allow."""
         batch = sender.create_message_batch()
         for message in messages:
             try:
-                batch.add_message(message)
+                add_to(batch, message)
             except MessageSizeExceededError:
                 if len(batch) == 0:
                     raise
                 sender.send_messages(batch)
                 batch = sender.create_message_batch()
-                batch.add_message(message)
+                add_to(batch, message)
         sender.send_messages(batch)
 
     def close(self) -> None:
@@ -135,131 +123,36 @@ class ServiceBusSenders:
         self._senders, self._client = {}, None
 
 
-def _native(message: Outgoing) -> ServiceBusMessage:
-    properties: dict[Any, Any] = dict(message.properties)
-    if message.reschedules:
-        properties[RESCHEDULES] = message.reschedules
-    if message.only_for:
-        properties[ONLY_FOR] = message.only_for
-    if message.sent_as:
-        properties[SENT_AS] = message.sent_as
-    return ServiceBusMessage(
-        message.body,
-        message_id=message.message_id,
-        application_properties=properties,
-        correlation_id=message.correlation_id or None,
-        scheduled_enqueue_time_utc=message.at,
-    )
-
-
-def delivery_of(native: ServiceBusReceivedMessage) -> Delivery:
-    """A received message as a delivery; the SDK counts deliveries from 0."""
-    properties = {_text(k): _text(v) for k, v in (native.application_properties or {}).items()}
-    own = take_own(properties)
-    return Delivery(
-        body=_body(native),
-        message_id=str(native.message_id or ""),
-        delivery_count=(native.delivery_count or 0) + 1,
-        enqueued_at=native.enqueued_time_utc,
-        correlation_id=str(native.correlation_id or ""),
-        properties=properties,
-        sequence=str(native.sequence_number or ""),
-        **own,
-    )
-
-
-def take_own(properties: dict[str, Any]) -> dict[str, Any]:
-    """Take the toolkit's own properties out, as a delivery's: how often it was sent back, whom for, as what."""
-    times, only_for, sent_as = (properties.pop(name, None) for name in (RESCHEDULES, ONLY_FOR, SENT_AS))
-    return {
-        "reschedules": times if isinstance(times, int) else 0,
-        "only_for": only_for if isinstance(only_for, str) else "",
-        "sent_as": sent_as if isinstance(sent_as, str) else "",
-    }
-
-
-def _text(value: Any) -> Any:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _body(native: ServiceBusReceivedMessage) -> bytes:
-    body = native.body
-    if isinstance(body, bytes):
-        return body
-    if isinstance(body, str):
-        return body.encode()
-    try:
-        return b"".join(body)
-    except TypeError:  # an AMQP value or sequence: not bytes, so whatever reads it refuses it by its text
-        return str(native).encode()
-
-
-class _Receiver:
-    """A receiver of one entity, opened on first use and opened anew after an error."""
-
-    def __init__(self, connection: ServiceBusConnection, handler: Handler, *, dead: bool = False) -> None:
-        self._connection = connection
-        self._handler = handler
-        self._dead = dead
-        self._client: ServiceBusClient | None = None
-        self._receiver: ServiceBusReceiver | None = None
-
-    def call(self, what: str, call: Callable[[ServiceBusReceiver], Any]) -> Any:
-        with _translated(f"{what} {self._handler.entity}"):
-            try:
-                return call(self._open())
-            except MessageLockLostError:
-                raise  # of that message; the link is fine
-            except (ServiceBusError, OSError, ValueError):
-                self.close()
-                raise
-
-    @property
-    def is_open(self) -> bool:
-        return self._receiver is not None
-
-    def _open(self) -> ServiceBusReceiver:
-        if self._receiver is None:
-            self._client = _client(self._connection)
-            sub_queue = ServiceBusSubQueue.DEAD_LETTER if self._dead else None
-            if self._handler.subscription is None:
-                self._receiver = self._client.get_queue_receiver(self._handler.queue, sub_queue=sub_queue)
-            else:
-                self._receiver = self._client.get_subscription_receiver(
-                    self._handler.queue, self._handler.subscription, sub_queue=sub_queue
-                )
-        return self._receiver
-
-    def close(self) -> None:
-        for link in (self._receiver, self._client):
-            if link is not None:
-                with contextlib.suppress(ServiceBusError, OSError, ValueError):
-                    link.close()
-        self._receiver = self._client = None
-
-
 class ServiceBusInbox:
-    """One handler's queue or subscription."""
+    """One handler's queue, and the subscription beside it where that does not forward."""
 
     def __init__(self, connection: ServiceBusConnection, handler: Handler) -> None:
         self._handler = handler
-        self._receiver = _Receiver(connection, handler)
+        self._receivers = [Receiver(connection, source) for source in handler.sources]
         self._sender = ServiceBusSenders(connection)
 
     def receive(self, count: int, wait: float) -> list[Received]:
-        patience = wait if self._receiver.is_open else max(wait, OPENING)
-        messages = self._receiver.call(
+        found: list[Received] = []
+        for receiver in self._receivers:
+            if count > len(found):
+                found += self._receive(receiver, count - len(found), wait / len(self._receivers))
+        self._receivers.reverse()  # neither waits for the other to be empty
+        return found
+
+    def _receive(self, receiver: Receiver, count: int, wait: float) -> list[Received]:
+        patience = wait if receiver.is_open else max(wait, OPENING)
+        messages = receiver.call(
             "receiving from", lambda r: r.receive_messages(max_message_count=count, max_wait_time=patience)
         )
-        return [Received(delivery_of(m), m, _renew_in(m)) for m in messages]
+        return [Received(received_by(receiver, m), (receiver, m), _renew_in(m)) for m in messages]
 
     def settle(self, received: Received, settlement: Settlement) -> None:
-        native = received.native
+        receiver, native = received.native
         match settlement:
             case Complete():
-                self._receiver.call("completing a message of", lambda r: r.complete_message(native))
+                receiver.call("completing a message of", lambda r: r.complete_message(native))
             case DeadLetter(reason, description):
-                self._receiver.call(
+                receiver.call(
                     "dead-lettering a message of",
                     lambda r: r.dead_letter_message(
                         native, reason=reason[:LONGEST_REASON], error_description=description[:LONGEST_REASON]
@@ -267,22 +160,25 @@ class ServiceBusInbox:
                 )
             case Reschedule(delay):
                 self._sender.send(self._handler.queue, [copy_of(self._handler, received.delivery, delay)])
-                self._receiver.call("completing a message of", lambda r: r.complete_message(native))
+                receiver.call("completing a message of", lambda r: r.complete_message(native))
 
     def renew(self, received: Received) -> Received | None:
+        receiver, native = received.native
         try:
-            self._receiver.call("renewing a message of", lambda r: r.renew_message_lock(received.native))
+            receiver.call("renewing a message of", lambda r: r.renew_message_lock(native))
         except TransportError as error:
             if isinstance(error.__cause__, MessageLockLostError):
                 return None
             raise
-        return Received(received.delivery, received.native, _renew_in(received.native))
+        return Received(received.delivery, received.native, _renew_in(native))
 
     def give_back(self, received: Received) -> None:
-        self._receiver.call("abandoning a message of", lambda r: r.abandon_message(received.native))
+        receiver, native = received.native
+        receiver.call("abandoning a message of", lambda r: r.abandon_message(native))
 
     def close(self) -> None:
-        self._receiver.close()
+        for receiver in self._receivers:
+            receiver.close()
         self._sender.close()
 
 
@@ -296,51 +192,63 @@ def _renew_in(native: ServiceBusReceivedMessage) -> float:
 
 
 class ServiceBusDeadLetters:
-    """The dead-letter queue of a queue or subscription."""
+    """The dead-letter queues of a handler's entities."""
 
     def __init__(self, connection: ServiceBusConnection, handler: Handler) -> None:
-        self._receiver = _Receiver(connection, handler, dead=True)
+        self._receivers = [Receiver(connection, source, dead=True) for source in handler.sources]
 
     def peek(self, limit: int) -> list[Dead]:
         found: list[Dead] = []
-        page = self._peek(limit, 1)  # with 0 the SDK goes on from where it looked last
-        while page and len(found) < limit:
-            found += [_dead(m) for m in page]
-            page = self._peek(limit - len(found), max(m.sequence_number or 0 for m in page) + 1)
+        for receiver in self._receivers:
+            page = self._peek(
+                receiver, limit - len(found), 1
+            )  # with 0 the SDK goes on from where it looked last
+            while page and len(found) < limit:
+                found += [_dead(receiver, m) for m in page]
+                after = max(m.sequence_number or 0 for m in page) + 1
+                page = self._peek(receiver, limit - len(found), after)
         return found
 
-    def _peek(self, limit: int, after: int) -> list[ServiceBusReceivedMessage]:
-        def peek(receiver: ServiceBusReceiver) -> list[ServiceBusReceivedMessage]:
-            return receiver.peek_messages(
-                max_message_count=min(100, limit), sequence_number=after, timeout=20
-            )
+    def _peek(self, receiver: Receiver, limit: int, after: int) -> list[ServiceBusReceivedMessage]:
+        def peek(opened: ServiceBusReceiver) -> list[ServiceBusReceivedMessage]:
+            return opened.peek_messages(max_message_count=min(100, limit), sequence_number=after, timeout=20)
 
-        return list(self._receiver.call("peeking into the dead letters of", peek)) if limit > 0 else []
+        return list(receiver.call("peeking into the dead letters of", peek)) if limit > 0 else []
 
     def take(self, limit: int) -> list[Dead]:
-        patience = 1.0 if self._receiver.is_open else OPENING
-        messages = self._receiver.call(
+        found: list[Dead] = []
+        for receiver in self._receivers:
+            if (count := limit - len(found)) > 0:
+                found += self._take(receiver, count)
+        return found
+
+    def _take(self, receiver: Receiver, count: int) -> list[Dead]:
+        patience = 1.0 if receiver.is_open else OPENING
+        messages = receiver.call(
             "receiving the dead letters of",
-            lambda r: r.receive_messages(max_message_count=limit, max_wait_time=patience),
+            lambda r: r.receive_messages(max_message_count=count, max_wait_time=patience),
         )
-        return [_dead(m) for m in messages]
+        return [_dead(receiver, m) for m in messages]
 
     def remove(self, dead: Dead) -> None:
-        self._receiver.call("removing a dead letter of", lambda r: r.complete_message(dead.native))
+        receiver, native = dead.native
+        receiver.call("removing a dead letter of", lambda r: r.complete_message(native))
 
     def put_back(self, dead: Dead) -> None:
-        self._receiver.call("putting back a dead letter of", lambda r: r.abandon_message(dead.native))
+        receiver, native = dead.native
+        receiver.call("putting back a dead letter of", lambda r: r.abandon_message(native))
 
     def close(self) -> None:
-        self._receiver.close()
+        for receiver in self._receivers:
+            receiver.close()
 
 
-def _dead(native: ServiceBusReceivedMessage) -> Dead:
+def _dead(receiver: Receiver, native: ServiceBusReceivedMessage) -> Dead:
     return Dead(
-        delivery=delivery_of(native),
+        delivery=received_by(receiver, native),
         reason=str(native.dead_letter_reason or ""),
         description=str(native.dead_letter_error_description or ""),
         dead_at=None,
-        native=native,
-        place=str(native.sequence_number),
+        native=(receiver, native),
+        place=f"{receiver.source[1] or ''}/{native.sequence_number}",
     )

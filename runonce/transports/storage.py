@@ -1,16 +1,14 @@
 """Storage queues: a message is a text, so what a text has no room for travels in an envelope around it.
 
-Only the toolkit's own messages have one; what others send is taken as it is, Base64 or not. Dead letters go to
-`{queue}-poison`, where the Functions host puts its own, with their reason.
+Only the toolkit's own messages have one; what others send is taken as it is, Base64 or not. What is to come again is
+hidden for as long. Dead letters go to `{queue}-poison`, where the Functions host puts its own, with their reason.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ from azure.storage.queue import QueueClient
 from runonce.errors import TransportError
 from runonce.stores.azure.clients import QUICK, make_client
 from runonce.stores.columns import to_text
-from runonce.transports.copies import copy_of
+from runonce.transports.envelope import unwrap, wrap
 from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
@@ -33,12 +31,13 @@ if TYPE_CHECKING:
 POISON = "-poison"
 LARGEST = 65_536
 """Bytes of a message (Azure's limit), counted after Base64."""
+HEADROOM = 1024
+"""Bytes that a new message leaves free, for what is noted in its envelope when it is sent back or dead-lettered."""
 LONGEST_DELAY = 7 * 86_400
 """Seconds a message can be hidden (Azure's limit)."""
 AT_ONCE = 32
 """Messages in one receive (Azure's limit)."""
 FIRST_POLL, LONGEST_POLL = 0.1, 1.0
-MARK = '{"runonce":'
 TAKEN_FOR = 30
 
 
@@ -48,78 +47,6 @@ def _translated(what: str) -> Iterator[None]:
         yield
     except AzureError as error:
         raise TransportError(f"{what}: {type(error).__name__}: {str(error.message)[:300]}") from error
-
-
-def wrap(message: Outgoing, **more: str) -> str:
-    """The text of a message in its envelope, in Base64 as the Functions trigger expects."""
-    envelope: dict[str, Any] = {
-        "runonce": 1,
-        "id": message.message_id,
-        "correlation_id": message.correlation_id,
-        "reschedules": message.reschedules,
-        "sent_as": message.sent_as,
-        "sent_at": to_text(_now()),
-        **more,
-    }
-    try:
-        envelope["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        envelope["body64"] = base64.b64encode(message.body).decode()
-    return base64.b64encode(json.dumps(envelope, ensure_ascii=False).encode()).decode()
-
-
-def unwrap(
-    text: str | bytes, *, message_id: str, delivery_count: int, enqueued_at: datetime | None
-) -> tuple[Delivery, Mapping[str, Any]]:
-    """A message's text as a delivery, with the envelope's other fields where there is one."""
-    data = text if isinstance(text, bytes) else _bytes(text)
-    envelope = _envelope(data)
-    if envelope is None:
-        return Delivery(data, message_id, delivery_count, enqueued_at), {}
-    return (
-        Delivery(
-            body=envelope["body"].encode() if "body" in envelope else base64.b64decode(envelope["body64"]),
-            message_id=envelope["id"] or message_id,
-            delivery_count=delivery_count,
-            enqueued_at=enqueued_at,
-            correlation_id=envelope["correlation_id"],
-            reschedules=envelope["reschedules"],
-            sent_as=envelope.get("sent_as", ""),
-        ),
-        envelope,
-    )
-
-
-def _bytes(text: str) -> bytes:
-    """What the text says: many senders encode it, as the Functions host does by default, and many do not."""
-    try:
-        decoded = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return text.encode()
-    # "1234" is Base64 too; nobody encodes nothing, or text that then is no text.
-    return decoded if decoded and _is_text(decoded) else text.encode()
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        return data.decode().isprintable() or b"\n" in data or b"\t" in data
-    except UnicodeDecodeError:
-        return False
-
-
-def _envelope(data: bytes) -> dict[str, Any] | None:
-    """The envelope, if the message is in one that is whole; anything else is somebody else's message."""
-    if not data.startswith(MARK.encode()):
-        return None
-    try:
-        envelope: dict[str, Any] = json.loads(data)
-        base64.b64decode(envelope.get("body64", ""), validate=True)
-        envelope.get("body", "").encode()
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return None
-    texts = [envelope.get("id"), envelope.get("correlation_id"), envelope.get("sent_as", "")]
-    whole = all(isinstance(text, str) for text in texts) and isinstance(envelope.get("reschedules"), int)
-    return envelope if whole and ("body" in envelope or "body64" in envelope) else None
 
 
 class StorageTransport:
@@ -158,21 +85,25 @@ class StorageSender:
 
     def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
         for message in messages:
-            delay = 0.0 if message.at is None else (message.at - _now()).total_seconds()
+            delay = 0.0 if message.at is None else max(0.0, (message.at - _now()).total_seconds())
             if delay > LONGEST_DELAY:
                 raise TransportError(
                     f"queue {entity}: a Storage queue holds a message back for 7 days at most, and {message.at} is "
                     f"later; use Service Bus for it."
                 )
-            self.put(entity, wrap(message), max(0.0, delay))
+            original = None if message.original is None else message.original()
+            text, largest = wrap(message), LARGEST if message.reschedules else LARGEST - HEADROOM
+            if len(text) > largest and original is not None:  # another sender's, which fits only as it came
+                text, largest = original.decode(), LARGEST
+            if len(text) > largest:
+                raise TransportError(
+                    f"queue {entity}: the message takes {len(text)} bytes in Base64, over {largest}; put the data in a "
+                    f"blob and send its name, or use Service Bus."
+                )
+            self.put(entity, text, delay)
 
     def put(self, queue: str, text: str, delay: float = 0.0) -> None:
         """Send a text as it is."""
-        if len(text) > LARGEST:
-            raise TransportError(
-                f"queue {queue}: the message takes {len(text)} bytes in Base64, over {LARGEST}; put the data in a blob "
-                f"and send its name, or use Service Bus."
-            )
         client = self.client(queue)
         options = {"visibility_timeout": round(delay + 0.5) if delay > 0 else 0, "time_to_live": -1}
         with _translated(f"sending to {queue}"):
@@ -224,21 +155,28 @@ class StorageInbox:
                 pages = client.receive_messages(
                     messages_per_page=count, max_messages=count, visibility_timeout=self._visibility
                 )
-                return [Received(_delivery(m)[0], m, self._visibility / 3) for m in pages]
+                return [Received(self._delivery(m), m, self._visibility / 3) for m in pages]
             except ResourceNotFoundError:
                 make_queue(client)
                 return []
 
+    def _delivery(self, native: Any) -> Delivery:
+        delivery, _ = _delivery(native, self._handler)
+        # It is sent back by hiding it, which only its own count tells.
+        return replace(delivery, reschedules=delivery.reschedules + delivery.delivery_count - 1)
+
     def settle(self, received: Received, settlement: Settlement) -> None:
+        native = received.native
         match settlement:
             case DeadLetter(reason, description):
-                put_aside(self._sender, self._queue, received.delivery, reason, description)
+                put_aside(self._sender, self._queue, received, reason, description)
             case Reschedule(delay):
-                self._sender.send(self._queue, [copy_of(self._handler, received.delivery, delay)])
+                self._hide(native, delay, "sending back")
+                return
             case Complete():
                 pass
         with _translated(f"deleting a message of {self._queue}"):
-            delete(self._sender.client(self._queue), received.native)
+            delete(self._sender.client(self._queue), native)
 
     def renew(self, received: Received) -> Received | None:
         native = received.native
@@ -255,11 +193,17 @@ class StorageInbox:
         return Received(received.delivery, native, self._visibility / 3)
 
     def give_back(self, received: Received) -> None:
-        native = received.native
-        with _translated(f"giving back a message of {self._queue}"):
+        self._hide(received.native, 0.0, "giving back")
+
+    def _hide(self, native: Any, delay: float, what: str) -> None:
+        """Let a message come again after a delay; one that somebody else has by now is theirs."""
+        seconds = min(LONGEST_DELAY, round(delay + 0.5) if delay > 0 else 0)
+        if native.expires_on is not None:  # it cannot be hidden for longer than it lives
+            seconds = max(0, min(seconds, int((native.expires_on - _now()).total_seconds()) - 1))
+        with _translated(f"{what} a message of {self._queue}"):
             try:
                 self._sender.client(self._queue).update_message(
-                    native.id, pop_receipt=native.pop_receipt, visibility_timeout=0
+                    native.id, pop_receipt=native.pop_receipt, visibility_timeout=seconds
                 )
             except HttpResponseError as error:
                 if error.status_code not in (400, 404):
@@ -270,8 +214,9 @@ class StorageInbox:
         self._sender.close()
 
 
-def put_aside(sender: StorageSender, queue: str, delivery: Delivery, reason: str, description: str) -> None:
-    """Put a message into the poison queue with its reason."""
+def put_aside(sender: StorageSender, queue: str, received: Received, reason: str, description: str) -> None:
+    """Put a message into the poison queue with its reason; one with no room for that as it came."""
+    delivery = received.delivery
     message = Outgoing(
         delivery.body,
         delivery.message_id,
@@ -280,11 +225,13 @@ def put_aside(sender: StorageSender, queue: str, delivery: Delivery, reason: str
         sent_as=delivery.sent_as,
     )
     # A body that all but fills a message leaves the reason less room; the claim's row has all of it.
-    for length in (4000, 200, 0):
-        text = wrap(message, reason=reason, description=description[:length], dead_at=to_text(_now()))
-        if len(text) <= LARGEST:
-            break
-    sender.put(queue + POISON, text)
+    forms = (
+        wrap(message, reason=reason, description=description[:length], dead_at=to_text(_now()))
+        for length in (4000, 200, 0)
+    )
+    sender.put(
+        queue + POISON, next((text for text in forms if len(text) <= LARGEST), str(received.native.content))
+    )
 
 
 def delete(client: QueueClient, native: Any) -> None:
@@ -296,12 +243,13 @@ def delete(client: QueueClient, native: Any) -> None:
             raise
 
 
-def _delivery(native: Any) -> tuple[Delivery, Mapping[str, Any]]:
+def _delivery(native: Any, handler: Handler) -> tuple[Delivery, Mapping[str, Any]]:
     return unwrap(
         str(native.content),
         message_id=str(native.id),
         delivery_count=int(native.dequeue_count or 1),
         enqueued_at=native.inserted_on,
+        encoding=handler.queue_encoding,
     )
 
 
@@ -309,6 +257,7 @@ class StorageDeadLetters:
     """The poison queue of a handler's queue."""
 
     def __init__(self, storage: StorageConnection, handler: Handler) -> None:
+        self._handler = handler
         self._queue = handler.queue + POISON
         self._sender = StorageSender(storage)
 
@@ -319,7 +268,7 @@ class StorageDeadLetters:
                 found = self._sender.client(self._queue).peek_messages(max_messages=min(limit, AT_ONCE))
             except ResourceNotFoundError:
                 return []
-            return [_dead(m) for m in found]
+            return [_dead(m, self._handler) for m in found]
 
     def take(self, limit: int) -> list[Dead]:
         with _translated(f"receiving from {self._queue}"):
@@ -327,7 +276,7 @@ class StorageDeadLetters:
                 pages = self._sender.client(self._queue).receive_messages(
                     messages_per_page=min(limit, AT_ONCE), max_messages=limit, visibility_timeout=TAKEN_FOR
                 )
-                return [_dead(m) for m in pages]
+                return [_dead(m, self._handler) for m in pages]
             except ResourceNotFoundError:
                 return []
 
@@ -346,8 +295,8 @@ class StorageDeadLetters:
         self._sender.close()
 
 
-def _dead(native: Any) -> Dead:
-    delivery, envelope = _delivery(native)
+def _dead(native: Any, handler: Handler) -> Dead:
+    delivery, envelope = _delivery(native, handler)
     reason, description = (str(envelope.get(name, "")) for name in ("reason", "description"))
     if not reason:
         description = "put here by the Functions host after its last delivery"

@@ -213,7 +213,7 @@ JOB_FILES = table(
         f'{HEAD}@handler(queue="in voices")\ndef send(message): ...',
         "Job 'send'",
         "'in voices'",
-        "use 1 to 50 letters",
+        "use 1 to 260 letters",
     ),
 )
 

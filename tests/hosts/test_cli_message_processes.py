@@ -18,7 +18,7 @@ import pytest
 from runonce.messages.effects import read_effects
 from runonce.messages.sending import outgoing
 from runonce.stores.azure.stores import azure_stores
-from servicebus.launcher import Queue, Topic
+from servicebus.launcher import Queue, Subscription, Topic
 from tests.support.service_bus import broker_fixture, sdk_forgets_sockets
 from tests.support.transports import BusPipe, Pipe, StoragePipe, make_handler
 
@@ -37,7 +37,8 @@ pytestmark = [
 QUEUES = [f"q{n}" for n in range(12)]
 broker = broker_fixture(
     *(Queue(name, lock=5, max_delivery=5, dedup=600) for name in QUEUES),
-    Topic("orders", ("billing",), lock=5, dedup=600),
+    Topic("orders", (Subscription("billing", forward="orders.billing"),), lock=5, dedup=600),
+    Queue("orders.billing", lock=5, dedup=600),
 )
 HANDLERS = """
     import time

@@ -15,6 +15,7 @@ import pytest
 
 import dev
 from azurite import launcher
+from servicebus.entities import Subscription, Topic, declared
 
 ROOT = Path(dev.__file__).parent
 posix_only = pytest.mark.skipif(os.name == "nt", reason="Windows hands Ctrl-C to the child itself")
@@ -67,18 +68,36 @@ class TestServiceBus:
         monkeypatch.setattr(dev.subprocess, "run", lambda *_, **__: answer)
 
     def test_it_has_the_queues_and_topics_of_the_handlers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A queue for each handler, and a topic once with all its subscriptions."""
+        """A queue for each handler, a topic once, and subscriptions that forward; the broker takes them."""
         self.manifest(
             monkeypatch,
-            {"queue": "invoices", "topic": "", "subscription": ""},
-            {"queue": "", "topic": "orders", "subscription": "billing"},
-            {"queue": "", "topic": "orders", "subscription": "shipping"},
+            {"queue": "invoices", "topic": "", "subscription": "", "forward": False},
+            {"queue": "orders.billing", "topic": "orders", "subscription": "billing", "forward": True},
+            {"queue": "orders.audit.retry", "topic": "orders", "subscription": "audit", "forward": False},
         )
-        assert dev.servicebus_entities() == [
-            "--queue",
-            "invoices:lock=60,max_delivery=10,dedup=600",
-            "--topic",
-            "orders:billing,shipping,lock=60,max_delivery=10,dedup=600",
+        figures = "lock=60,max_delivery=10,dedup=600"
+        arguments = dev.servicebus_entities()
+        assert arguments == [
+            *("--queue", f"invoices:{figures}"),
+            *("--queue", f"orders.billing:{figures}"),
+            *("--subscription", "orders/billing:forward=orders.billing"),
+            *("--queue", f"orders.audit.retry:{figures}"),
+            *("--subscription", "orders/audit:"),
+            *("--topic", f"orders:{figures}"),
+        ]
+        given = {
+            option: [
+                value for name, value in zip(arguments[::2], arguments[1::2], strict=True) if name == option
+            ]
+            for option in ("--queue", "--topic", "--subscription")
+        }
+        entities = declared(given["--queue"], given["--topic"], given["--subscription"])
+        [topic] = [one for one in entities if isinstance(one, Topic)]
+        assert [
+            (each.name, each.forward) for each in topic.subscriptions if isinstance(each, Subscription)
+        ] == [
+            ("billing", "orders.billing"),
+            ("audit", ""),
         ]
 
     def test_without_handlers_there_is_nothing_to_run(self, monkeypatch: pytest.MonkeyPatch) -> None:

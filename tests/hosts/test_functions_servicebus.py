@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from runonce.clock import SystemClock
 from runonce.messages.deliver import Deliverer
@@ -15,7 +16,7 @@ from runonce.messages.rows import State, decode_message, place
 from runonce.stores.azure.stores import azure_stores
 from runonce.testing import MemorySender
 from runonce.transports.protocols import Delivery
-from servicebus.launcher import Queue, Topic
+from servicebus.launcher import Queue, Subscription, Topic
 from tests.conftest import Calls
 from tests.support.functions_app import environment, make_app
 from tests.support.functions_worker import FunctionsHost, Invocation, servicebus
@@ -38,7 +39,10 @@ broker = broker_fixture(
     Queue("invoices", lock=30, dedup=600),
     Queue("mails", lock=30, dedup=600),
     Queue("notes", lock=30, dedup=600),
-    Topic("orders", ("billing", "shipping"), dedup=600),
+    Topic("orders", (Subscription("billing", forward="orders.billing"), "shipping"), dedup=600),
+    Queue("orders.billing", lock=30, dedup=600),
+    Topic("plain", ("billing",), dedup=600),
+    Queue("plain.billing.retry", lock=30, dedup=600),
 )
 HANDLERS = """
 from runonce import Message, PermanentError, handler
@@ -65,6 +69,12 @@ def note(message: Message) -> None:
 @handler(topic="orders", subscription="billing", key="id")
 async def bill(message: Message) -> None:
     message.log.info("billing")
+
+@handler(topic="plain", subscription="billing", forward=False, key="id", retry_delay=1)
+def direct(message: Message) -> None:
+    if message.attempt == 1:
+        raise ConnectionError("the provider hung up")
+    message.log.info("direct")
 """
 
 
@@ -114,15 +124,15 @@ def deliver(host: FunctionsHost, body: dict[str, Any], count: int = 1, **more: A
 
 
 def test_each_handler_has_its_trigger(host: FunctionsHost) -> None:
-    """A queue's and a subscription's triggers are indexed with their names and the setting of the connection."""
-    take, bill = host.functions["take"].trigger, host.functions["bill"].trigger
-    assert (take["type"], take["queueName"], take["connection"]) == (
-        "serviceBusTrigger",
-        "invoices",
-        "RUNONCE_SERVICEBUS",
-    )
-    assert (bill["topicName"], bill["subscriptionName"], bill["connection"]) == (
-        "orders",
+    """A queue, one that a subscription forwards to, and a subscription with its retry queue, by name and connection."""
+    queues = {"take": "invoices", "bill": "orders.billing", "direct_retry": "plain.billing.retry"}
+    for name, queue in queues.items():
+        trigger = host.functions[name].trigger
+        assert (trigger["type"], trigger["queueName"]) == ("serviceBusTrigger", queue)
+        assert trigger["connection"] == "RUNONCE_SERVICEBUS"
+    direct = host.functions["direct"].trigger
+    assert (direct["topicName"], direct["subscriptionName"], direct["connection"]) == (
+        "plain",
         "billing",
         "RUNONCE_SERVICEBUS",
     )
@@ -226,6 +236,32 @@ def test_a_subscriptions_copy_is_dropped_by_the_others(host: FunctionsHost) -> N
     own = host.invoke("bill", servicebus({"id": 1}, properties={"runonce-only-for": "billing"}))
     assert (other.success, other.said("billing")) == (True, False)
     assert (own.success, own.said("billing")) == (True, True)
+
+
+def test_a_copy_is_made_of_the_message_as_the_broker_has_it(host: FunctionsHost, broker: Broker) -> None:
+    """The host tells no types, so the message is peeked by its number: a long stays one, and the subject is there."""
+    with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        with client.get_topic_sender("plain") as sender:
+            sender.send_messages(
+                ServiceBusMessage(
+                    b'{"id": "typed"}',
+                    message_id="m-typed",
+                    subject="paid",
+                    application_properties={"order": {"TYPE": "LONG", "VALUE": 5_000_000_000}},
+                )
+            )
+        with client.get_subscription_receiver("plain", "billing") as receiver:
+            [message] = receiver.receive_messages(max_wait_time=5)
+            number = message.sequence_number
+            assert number is not None
+            trigger = servicebus({"id": "typed"}, message_id="m-typed", sequence_number=number)
+            assert host.invoke("direct", trigger).success
+            receiver.complete_message(message)
+        with client.get_queue_receiver("plain.billing.retry") as receiver:
+            [copy] = receiver.receive_messages(max_wait_time=8)
+            assert (copy.subject, copy.application_properties[b"order"]) == ("paid", 5_000_000_000)
+            assert copy.application_properties[b"runonce-sent-as"] == b"m-typed"
+            receiver.complete_message(copy)
 
 
 def test_a_redelivery_of_finished_work_reads_once(module_settings: Settings) -> None:

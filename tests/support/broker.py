@@ -130,7 +130,6 @@ class BrokerInbox:
             correlation_id=sent.correlation_id,
             properties=sent.properties,
             reschedules=sent.reschedules,
-            only_for=sent.only_for,
             sent_as=sent.sent_as,
         )
         return [Received(delivery, (message, token))]

@@ -92,8 +92,7 @@ class MemorySide:
                 message.correlation_id,
                 message.properties,
                 message.reschedules,
-                message.only_for,
-                message.sent_as,
+                sent_as=message.sent_as,
             )
             with broker.changed:
                 held = Held(delivery, broker.clock.elapsed() + max(0.0, delay))

@@ -86,7 +86,7 @@ class Pipe:
     def send(self, to: Handler, *bodies: bytes, **options: Any) -> list[str]:
         """Send a message for each body; their ids."""
         messages = [Outgoing(body, f"m-{uuid.uuid4().hex[:12]}", **options) for body in bodies]
-        self.sender.send(to.queue, messages)
+        self.sender.send(to.target, messages)
         return [message.message_id for message in messages]
 
     def close(self) -> None:

@@ -182,6 +182,15 @@ def test_service_bus_is_used_where_it_is_set() -> None:
     assert Settings.from_env({**bus, "RUNONCE_TRANSPORT": "storage"}).transport == "storage"
 
 
+def test_premium_takes_larger_bodies() -> None:
+    """The size of a body is a setting in bytes, up to the 100 MB that Premium can be set to."""
+    assert Settings.from_env(EMULATOR).max_body == 262_144
+    assert Settings.from_env({**EMULATOR, "RUNONCE_MAX_BODY": "1048576"}).max_body == 1_048_576
+    for wrong in ("0", "1e9", "1.5", "1 MB"):
+        with pytest.raises(SettingsError, match=r"RUNONCE_MAX_BODY=.*bytes from 1 to 104857600"):
+            Settings.from_env({**EMULATOR, "RUNONCE_MAX_BODY": wrong})
+
+
 def test_no_secret_shows() -> None:
     """Neither a printed connection nor printed settings show a connection string."""
     bus = f"Endpoint=sb://x/;SharedAccessKeyName=k;SharedAccessKey={KEY}"

@@ -11,6 +11,9 @@ metadata, so that a field named `id` in two bodies would make two messages one.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import azure.functions as func
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from runonce.hosts.runtime import Runtime
     from runonce.messages.definition import Handler
+    from runonce.transports.bus_receiver import ServiceBusOriginals, Source
 
 log = logging.getLogger("runonce.functions")
 
@@ -35,7 +39,7 @@ class DeadLetteredError(RunonceError):
 
 
 def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> None:
-    """Bind a handler's function to its queue or subscription.
+    """Bind a handler's function to its queue; where a subscription does not forward, another one to that.
 
     Raises:
         SettingsError: The chosen transport cannot carry its messages.
@@ -43,34 +47,49 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
     settings = runtime.settings
     check_transport(settings, handler)
     if settings.transport == "storage":
-        body = _function(runtime, handler, _from_storage)
         trigger = app.queue_trigger(
             arg_name="message",
             queue_name=handler.queue,
             connection=settings.storage.setting,
             data_type=func.DataType.BINARY,
         )
-    else:
-        if settings.servicebus is None:
-            raise SettingsError("RUNONCE_SERVICEBUS is not set; see runonce.settings.")
-        body = _function(runtime, handler, _from_servicebus)
-        connection = settings.servicebus.setting
-        if handler.subscription is None:
+        app.function_name(handler.name)(trigger(_function(runtime, handler, _from_storage)))
+        return
+    connection = settings.servicebus
+    if connection is None:
+        raise SettingsError("RUNONCE_SERVICEBUS is not set; see runonce.settings.")
+
+    @cache
+    def originals() -> ServiceBusOriginals:
+        from runonce.transports.bus_receiver import ServiceBusOriginals  # noqa: PLC0415 - the SDK, when it is used
+
+        return ServiceBusOriginals(connection)
+
+    for name, (entity, subscription) in zip(
+        (handler.name, f"{handler.name}_retry"), handler.sources, strict=False
+    ):
+
+        def read(message: func.ServiceBusMessage, source: Source = (entity, subscription)) -> Delivery:
+            # The host tells no property's type, so a copy is made of the message as the broker has it.
+            number = message.sequence_number or 0
+            return replace(_from_servicebus(message), original=lambda: originals().read(source, number))
+
+        if subscription is None:
             trigger = app.service_bus_queue_trigger(
                 arg_name="message",
-                queue_name=handler.queue,
-                connection=connection,
+                queue_name=entity,
+                connection=connection.setting,
                 data_type=func.DataType.BINARY,
             )
         else:
             trigger = app.service_bus_topic_trigger(
                 arg_name="message",
-                topic_name=handler.queue,
-                subscription_name=handler.subscription,
-                connection=connection,
+                topic_name=entity,
+                subscription_name=subscription,
+                connection=connection.setting,
                 data_type=func.DataType.BINARY,
             )
-    app.function_name(handler.name)(trigger(body))
+        app.function_name(name)(trigger(_function(runtime, handler, read)))
 
 
 def _function(runtime: Runtime, handler: Handler, read: Callable[[Any], Delivery]) -> Callable[..., Any]:
@@ -100,19 +119,19 @@ def _settle(runtime: Runtime, handler: Handler, delivery: Delivery, settlement: 
 
 
 def _from_storage(message: func.QueueMessage) -> Delivery:
-    from runonce.transports.storage import unwrap  # noqa: PLC0415 - only where Storage queues are used
+    from runonce.transports.envelope import unwrap  # noqa: PLC0415 - only where Storage queues are used
 
     delivery, _ = unwrap(
         message.get_body(),
         message_id=message.id or "",
         delivery_count=message.dequeue_count or 1,
-        enqueued_at=message.insertion_time,
+        enqueued_at=_aware(message.insertion_time),
     )
     return delivery
 
 
 def _from_servicebus(message: func.ServiceBusMessage) -> Delivery:
-    from runonce.transports.servicebus import take_own  # noqa: PLC0415 - only where Service Bus is used
+    from runonce.transports.bus_messages import take_own  # noqa: PLC0415 - only where Service Bus is used
 
     properties = dict(message.application_properties or message.user_properties or {})
     own = take_own(properties)
@@ -120,9 +139,16 @@ def _from_servicebus(message: func.ServiceBusMessage) -> Delivery:
         body=message.get_body(),
         message_id=message.message_id or "",
         delivery_count=message.delivery_count or 1,
-        enqueued_at=message.enqueued_time_utc,
+        enqueued_at=_aware(message.enqueued_time_utc),
         correlation_id=message.correlation_id or "",
         properties=properties,
         sequence=str(message.sequence_number or ""),
+        subject=message.subject or message.label or "",
+        content_type=message.content_type or "",
         **own,
     )
+
+
+def _aware(instant: datetime | None) -> datetime | None:
+    """The host tells some instants without the zone they are in, which is UTC."""
+    return instant if instant is None or instant.tzinfo else instant.replace(tzinfo=UTC)

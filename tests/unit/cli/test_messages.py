@@ -63,7 +63,7 @@ def test_list_shows_handlers(cli: CommandLine) -> None:
     shown = cli("list").stdout
     assert "orders/billing" in shown
     bill, send = cli.json("list")["handlers"]
-    assert (bill["topic"], bill["subscription"], bill["queue"]) == ("orders", "billing", "")
+    assert (bill["topic"], bill["subscription"], bill["queue"]) == ("orders", "billing", "orders.billing")
     assert (send["name"], send["queue"], send["key"], send["retries"]) == (
         "send_invoice",
         "invoices",

@@ -143,17 +143,21 @@ def test_a_handlers_figures() -> None:
 
 
 def test_a_subscription_names_its_topic() -> None:
-    """A handler of a topic has no queue, and each topic is listed once."""
+    """A handler of a topic has the queue its subscription forwards to, and each topic is listed once."""
     made = make_manifest(
         found(
             handles("a", topic="orders", subscription="billing"),
             handles("b", topic="orders", subscription="post"),
+            handles("c", topic="orders", subscription="audit", forward=False),
+            handles("d", queue="invoices"),
         ),
         AT,
     )
-    assert [(h["queue"], h["topic"], h["subscription"]) for h in made["handlers"]] == [
-        ("", "orders", "billing"),
-        ("", "orders", "post"),
+    assert [(h["queue"], h["topic"], h["subscription"], h["forward"]) for h in made["handlers"]] == [
+        ("orders.billing", "orders", "billing", True),
+        ("orders.post", "orders", "post", True),
+        ("orders.audit.retry", "orders", "audit", False),
+        ("invoices", "", "", False),
     ]
     assert made["topics"] == ["orders"]
 
@@ -195,12 +199,14 @@ def test_the_emulator_gets_the_same_queues_and_topics() -> None:
         found(
             handles("a", queue="invoices"),
             handles("b", topic="orders", subscription="billing"),
-            handles("c", topic="orders", subscription="post"),
+            handles("c", topic="orders", subscription="post", forward=False),
         ),
         AT,
     )
     (namespace,) = emulator_config(made)["UserConfig"]["Namespaces"]
-    assert [queue["Name"] for queue in namespace["Queues"]] == ["invoices"]
+    queues = [queue["Name"] for queue in namespace["Queues"]]
+    assert queues == ["invoices", "orders.billing", "orders.post.retry"]
     assert namespace["Queues"][0]["Properties"]["RequiresDuplicateDetection"] is True
     (topic,) = namespace["Topics"]
     assert [one["Name"] for one in topic["Subscriptions"]] == ["billing", "post"]
+    assert [one["Properties"].get("ForwardTo") for one in topic["Subscriptions"]] == ["orders.billing", None]

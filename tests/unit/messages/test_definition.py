@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
+import typing
 from dataclasses import FrozenInstanceError
 from datetime import timedelta
-from typing import Any
+from threading import Lock  # noqa: TC003 - a handler's annotation, read as it runs
+from typing import Annotated, Any
 
 import pydantic
 import pytest
@@ -12,6 +15,9 @@ import pytest
 from runonce import Message, handler
 from runonce.errors import DefinitionError
 from runonce.messages.definition import Handler
+from runonce.messages.message import BadMessageError
+from runonce.messages.reading import prepare
+from runonce.transports.protocols import Delivery
 
 
 def plain(message: Message) -> None:
@@ -84,6 +90,25 @@ def test_a_subscription_is_part_of_where_messages_come_from() -> None:
     assert handler(queue="orders")(plain).entity == "orders"
 
 
+def test_a_subscription_forwards_to_a_queue_of_its_own() -> None:
+    """The handler reads `topic.subscription`; without forwarding it reads the subscription, and a queue for retries."""
+    one = handler(topic="orders", subscription="billing")(plain)
+    assert (one.queue, one.target, one.topic, one.forward) == ("orders.billing", "orders", "orders", True)
+    assert one.sources == [("orders.billing", None)]
+    direct = handler(topic="orders", subscription="billing", forward=False)(plain)
+    assert (direct.queue, direct.target, direct.entity) == ("orders.billing.retry", "orders", one.entity)
+    assert direct.sources == [("orders", "billing"), ("orders.billing.retry", None)]
+    alone = handler(queue="invoices")(plain)
+    assert (alone.target, alone.topic, alone.forward) == ("invoices", None, False)
+    assert alone.sources == [("invoices", None)]
+
+
+@pytest.mark.parametrize("queue", ["billing/invoices", "q" * 260, "a", "A.b_c-d/e", "0"])
+def test_a_queues_name_is_what_service_bus_takes(queue: str) -> None:
+    """Up to 260 characters, and slashes; Storage queues are narrower, which the transport checks."""
+    assert handler(queue=queue)(plain).queue == queue
+
+
 class Invoice(pydantic.BaseModel):
     invoice_id: str
 
@@ -121,14 +146,84 @@ async def waits(message: Message) -> str:
     return message.key
 
 
+@dataclasses.dataclass
+class Parcel:
+    number: str
+    grams: int = 0
+
+
+def later(invoice: Invoice) -> OnlyForTypes: ...  # type: ignore[name-defined]  # noqa: F821
+def beside(invoice: Invoice, message: OnlyForTypes) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def named(invoice: Invoice, m: Message) -> None: ...
+def unseen(order: OnlyForTypes) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def odd(order: Any, other: Lock) -> None: ...
+def optional(invoice: Invoice | None) -> None: ...
+def several(invoices: list[Invoice]) -> None: ...
+def annotated(invoice: Annotated[Invoice, "as printed"]) -> None: ...
+def either(body: Invoice | Parcel) -> None: ...
+def parcel(body: Parcel) -> None: ...
+
+
+def test_each_parameter_is_resolved_by_itself() -> None:
+    """A name that only the type checker knows, elsewhere in the signature, does not turn a model's check off."""
+    take = handler(queue="invoices")
+    assert take(later).arguments == (Invoice,)
+    assert take(beside).arguments == (Invoice, None)
+    assert take(named).arguments == (Invoice, None)
+
+
+@pytest.mark.parametrize(
+    ("function", "body", "bad"),
+    [
+        (optional, "null", '{"id": 1}'),
+        (several, '[{"invoice_id": "A"}]', '{"invoice_id": "A"}'),
+        (annotated, '{"invoice_id": "A"}', "{}"),
+        (either, '{"number": "7"}', "{}"),
+        (parcel, '{"number": "7", "grams": 5}', '{"number": "7", "grams": "x"}'),
+    ],
+)
+def test_any_type_that_pydantic_knows_is_a_body(function: Any, body: str, bad: str) -> None:
+    """Optional, list, annotated and union types and dataclasses are checked like a model."""
+    seen: list[Any] = []
+    one = handler(queue="invoices", name="h")(function)
+    [prepared] = prepare(one, Delivery(body.encode(), "m-1"), 1000).arguments
+    seen.append(prepared)
+    assert pydantic.TypeAdapter(Any).dump_json(seen) == pydantic.TypeAdapter(Any).dump_json(
+        [_made(function, body)]
+    )
+    with pytest.raises(BadMessageError, match="is not a valid") as caught:
+        prepare(one, Delivery(bad.encode(), "m-1"), 1000)
+    assert caught.value.reason == "InvalidBody"
+
+
+def _made(function: Any, body: str) -> Any:
+    """What the annotation's type makes of a body."""
+    [hint] = [kind for name, kind in typing.get_type_hints(function).items() if name != "return"]
+    return pydantic.TypeAdapter(hint).validate_json(body)
+
+
 BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "no source": ({}, plain, "give queue, or topic"),
     "queue and topic": ({"queue": "a", "topic": "b", "subscription": "c"}, plain, "give queue, or topic"),
     "topic without subscription": ({"topic": "b"}, plain, "give queue, or topic"),
     "subscription without topic": ({"queue": "a", "subscription": "c"}, plain, "give queue, or topic"),
-    "queue with a slash": ({"queue": "a/b"}, plain, "not the name of a queue"),
+    "queue that ends with a slash": ({"queue": "a/"}, plain, "not the name of a queue"),
+    "queue that begins with a dot": ({"queue": ".a"}, plain, "not the name of a queue"),
+    "subscription with a slash": ({"topic": "a", "subscription": "b/c"}, plain, "name of a subscription"),
+    "long subscription": ({"topic": "a", "subscription": "s" * 51}, plain, "name of a subscription"),
+    "long topic": ({"topic": "t" * 255, "subscription": "billing"}, plain, "over 260 characters"),
+    "queue that does not forward": ({"queue": "a", "forward": False}, plain, "False only with a topic"),
+    "forward of another kind": ({"topic": "a", "subscription": "b", "forward": "no"}, plain, "forward='no'"),
+    "empty fingerprint": ({"queue": "a", "fingerprint": []}, plain, "fingerprint=[]"),
+    "fingerprint of another kind": ({"queue": "a", "fingerprint": 7}, plain, "fingerprint=7"),
+    "fingerprint with an empty field": ({"queue": "a", "fingerprint": ["n", "a..b"]}, plain, "fingerprint="),
+    "async fingerprint": (
+        {"queue": "a", "fingerprint": waits},
+        plain,
+        "fingerprint=waits is an async function",
+    ),
     "empty queue": ({"queue": ""}, plain, "not the name of a queue"),
-    "long queue": ({"queue": "q" * 51}, plain, "not the name of a queue"),
+    "long queue": ({"queue": "q" * 261}, plain, "not the name of a queue"),
     "queue that is no text": ({"queue": 7}, plain, "not the name of a queue"),
     "bad name": ({"queue": "a", "name": "Send Invoice"}, plain, "a name is"),
     "reserved name": ({"queue": "a", "name": "runonce_x"}, plain, "are taken"),
@@ -171,6 +266,9 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "keyword parameter": ({"queue": "a"}, keyword, "its function takes"),
     "two models": ({"queue": "a"}, models, "two models"),
     "no function": ({"queue": "a"}, Message, "goes on a function"),
+    "type that is not there": ({"queue": "a"}, unseen, "is not there when the job runs"),
+    "type that no body can have": ({"queue": "a"}, odd, "neither a Message nor a type"),
+    "unknown encoding": ({"queue": "a", "queue_encoding": "utf-8"}, plain, "queue_encoding='utf-8'"),
 }
 
 

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
+import uuid
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pydantic
 import pytest
 from support.messages import KEY, handling
 
-from runonce import client, enqueue_many
+from runonce import client, enqueue_many, handler
 from runonce.errors import InputError, PermanentError
+from runonce.messages.reading import prepare
 from runonce.messages.rows import LARGEST_OUTBOX, MessageRow, check_outbox
 from runonce.messages.sending import BATCH, follow_up, outgoing, send_all, send_outbox
 from runonce.testing import MemorySender
@@ -214,7 +219,63 @@ def test_a_copy_keeps_everything_but_its_id() -> None:
     assert later.at > datetime.now(UTC) + timedelta(seconds=25)
 
 
-def test_a_copy_of_a_topics_message_is_for_one_subscription() -> None:
-    """A topic gives a copy to every subscription, so it says whom it is for."""
-    one = handling(queue=None, topic="orders", subscription="billing")
-    assert copy_of(one, Delivery(b"", "m-1"), 1.0).only_for == "billing"
+def test_a_topics_message_is_sent_to_the_topic_and_copied_to_the_queue() -> None:
+    """What is sent goes to all subscribers; what comes again has an id of its own in the one subscriber's queue."""
+    both = [handling(queue=None, topic="orders", subscription=name) for name in ("billing", "shipping")]
+    assert {outgoing(one, {"id": KEY}).sent_as for one in both} == {"orders:A-17"}
+    assert len({copy_of(one, Delivery(b"", "m-1"), 1.0).message_id for one in both}) == 2
+
+
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+    id: str
+    when: datetime
+    who: uuid.UUID
+    total: Decimal
+    tags: set[str]
+    by: dict[int, str]
+
+
+class Named(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    id: str
+    invoice_id: str = pydantic.Field(alias="invoiceId")
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def shown(self) -> str:
+        return f"{self.id}/{self.invoice_id}"
+
+
+@dataclasses.dataclass
+class Parcel:
+    id: str
+    sent: datetime
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Strict(
+            id="1",
+            when=datetime(2026, 1, 1, tzinfo=UTC),
+            who=uuid.UUID(int=7),
+            total=Decimal("12345678901234567.89"),
+            tags={"a"},
+            by={1: "x"},
+        ),
+        Named(id="1", invoiceId="7"),
+        Parcel("1", datetime(2026, 1, 1, tzinfo=UTC)),
+    ],
+    ids=["strict", "alias", "dataclass"],
+)
+def test_what_a_model_is_sent_as_it_is_read_from(model: Any) -> None:
+    """Strict models, aliases, computed fields and dataclasses come out of the message as they went into it."""
+
+    def take(body: Any) -> None: ...
+
+    take.__annotations__["body"] = type(model)
+    one = handler(queue="invoices", key="id")(take)
+    assert prepare(one, Delivery(outgoing(one, model).body, "m-1"), 10_000).arguments == [model]
+    several = json.loads(outgoing(handling(key=None), [model, {"in": model}]).body)
+    assert several[0] == several[1]["in"] == json.loads(outgoing(one, model).body)

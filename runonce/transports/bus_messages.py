@@ -1,0 +1,148 @@
+"""Service Bus messages as deliveries, and what is sent as the SDK's messages."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceivedMessage
+from azure.servicebus.amqp import AmqpMessageBodyType
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from runonce.transports import amqp
+from runonce.transports.protocols import Delivery, Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESCHEDULES, ONLY_FOR, SENT_AS = "runonce-reschedules", "runonce-only-for", "runonce-sent-as"
+"""Application properties of the toolkit's own messages."""
+BROKERS_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
+"""Application properties that say why a message was dead-lettered, which is not so of its replay."""
+MARKS = {RESCHEDULES, ONLY_FOR, SENT_AS, *BROKERS_OWN}
+
+
+def add_to(batch: ServiceBusMessageBatch, message: Outgoing) -> None:
+    """Put a message into a batch; MessageSizeExceededError when it does not fit."""
+    original = None if message.original is None else message.original()
+    if original is None:
+        batch.add_message(_native(message))
+        return
+    # The SDK encodes values by what Python calls them, so a copy goes into its batch as the bytes it is.
+    raw = _copied(message, original)
+    size = batch.size_in_bytes + len(raw) + 8  # 8 frame it
+    if size > batch.max_size_in_bytes:
+        raise MessageSizeExceededError(message=f"a copy of {len(raw)} bytes does not fit into a batch")
+    batch._message[5].append(raw)  # noqa: SLF001 - its data sections
+    batch._size, batch._count = size, batch._count + 1  # noqa: SLF001
+    if batch._count == 1:  # noqa: SLF001
+        known = ServiceBusReceivedMessage.from_bytes(raw)
+        batch._amqp_transport.set_batch_envelope_properties(  # noqa: SLF001
+            batch._message,  # noqa: SLF001
+            known.message_id,
+            known.session_id,
+            known.partition_key,
+        )
+
+
+def _copied(message: Outgoing, raw: bytes) -> bytes:
+    there = message.at or datetime.now(UTC)  # noqa: TID251 - the time to live is counted on from the broker's instant
+    since = message.alive_since
+    return amqp.copied(
+        raw,
+        message_id=message.message_id,
+        at=None if message.at is None else message.at.timestamp(),
+        passed=0.0 if since is None else max(0.0, (there - since).total_seconds()),
+        drop=MARKS,
+        add=_marks(message),
+    )
+
+
+def _marks(message: Outgoing) -> dict[str, str | int]:
+    marks: dict[str, str | int] = {}
+    if message.reschedules:
+        marks[RESCHEDULES] = message.reschedules
+    if message.sent_as:
+        marks[SENT_AS] = message.sent_as
+    return marks
+
+
+def _native(message: Outgoing) -> ServiceBusMessage:
+    properties: dict[Any, Any] = {name: _typed(value) for name, value in message.properties.items()}
+    properties |= _marks(message)
+    return ServiceBusMessage(
+        message.body,
+        message_id=message.message_id,
+        application_properties=properties,
+        correlation_id=message.correlation_id or None,
+        scheduled_enqueue_time_utc=message.at,
+    )
+
+
+def _typed(value: Any) -> Any:
+    """A property as the SDK can encode it: it makes 32 bits of every whole number unless told otherwise."""
+    if isinstance(value, int) and not -(2**31) <= value < 2**31:
+        return {"TYPE": "LONG" if value < 2**63 else "ULONG", "VALUE": value}
+    return value
+
+
+def delivery_of(
+    native: ServiceBusReceivedMessage, original: Callable[[], bytes | None] | None = None
+) -> Delivery:
+    """A received message as a delivery; the SDK counts deliveries from 0."""
+    properties = {str(_plain(k)): _plain(v) for k, v in (native.application_properties or {}).items()}
+    own = take_own(properties)
+    body, unreadable = _body(native)
+    return Delivery(
+        body=body,
+        message_id=str(native.message_id or ""),
+        delivery_count=(native.delivery_count or 0) + 1,
+        enqueued_at=native.enqueued_time_utc,
+        correlation_id=str(native.correlation_id or ""),
+        properties=properties,
+        sequence=str(native.sequence_number or ""),
+        subject=str(native.subject or ""),
+        content_type=str(native.content_type or ""),
+        unreadable=unreadable,
+        original=original,
+        **own,
+    )
+
+
+def take_own(properties: dict[str, Any]) -> dict[str, Any]:
+    """Take the toolkit's own properties out, as a delivery's: how often it was sent back, whom for, as what."""
+    times, only_for, sent_as = (properties.pop(name, None) for name in (RESCHEDULES, ONLY_FOR, SENT_AS))
+    return {
+        "reschedules": times if isinstance(times, int) else 0,
+        "only_for": only_for if isinstance(only_for, str) else "",
+        "sent_as": sent_as if isinstance(sent_as, str) else "",
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A property in the types that every host has: text, number, boolean or None; on Functions it comes as JSON."""
+    if isinstance(value, bytes):  # the SDK's form of text, symbols and bytes
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return float(value)
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _body(native: ServiceBusReceivedMessage) -> tuple[bytes, str]:
+    """The body, or why it cannot be read: bytes and text are data, other AMQP values are not."""
+    kind, body = native.body_type, native.body
+    if body is None:
+        return b"", ""
+    if kind is AmqpMessageBodyType.DATA:
+        return b"".join(body), ""
+    if isinstance(body, bytes):
+        return body, ""
+    if isinstance(body, str):
+        return body.encode(), ""
+    what = "sequence" if kind is AmqpMessageBodyType.SEQUENCE else f"value ({type(body).__name__})"
+    return b"", f"an AMQP {what}"

@@ -1,0 +1,151 @@
+"""A receiver of a Service Bus queue, subscription or dead-letter queue, opened when it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+    ServiceBusSubQueue,
+)
+from azure.servicebus._common.constants import (
+    MGMT_REQUEST_FROM_SEQUENCE_NUMBER,
+    MGMT_REQUEST_MAX_MESSAGE_COUNT,
+    REQUEST_RESPONSE_PEEK_OPERATION,
+)
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
+
+from runonce.errors import TransportError
+from runonce.stores.azure.clients import credential
+from runonce.transports import amqp
+from runonce.transports.bus_messages import delivery_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from runonce.settings import ServiceBusConnection
+    from runonce.transports.protocols import Delivery
+
+Source = tuple[str, str | None]
+"""A queue's name and None, or a topic's and a subscription's."""
+RETRIES: dict[str, Any] = {"retry_total": 2, "retry_backoff_factor": 0.2, "retry_backoff_max": 5}
+"""The SDK's own tries in one call; above them, consumers try again for ever and messages come again."""
+
+
+def open_client(connection: ServiceBusConnection) -> ServiceBusClient:
+    """A client of the namespace, which connects when it is used."""
+    if connection.connection_string is not None:
+        return ServiceBusClient.from_connection_string(connection.connection_string, **RETRIES)
+    signs_in = credential(connection.client_id)
+    return ServiceBusClient(connection.fully_qualified_namespace, signs_in, **RETRIES)
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """TransportError, with what was being done, for whatever goes wrong with the broker."""
+    try:
+        yield
+    except (ServiceBusError, OSError, ValueError) as error:
+        raise TransportError(f"{what}: {type(error).__name__}: {str(error)[:300]}") from error
+
+
+class Receiver:
+    """A receiver of one entity, opened on first use and opened anew after an error."""
+
+    def __init__(self, connection: ServiceBusConnection, source: Source, *, dead: bool = False) -> None:
+        self._connection = connection
+        self.source = source
+        self._dead = dead
+        self._client: ServiceBusClient | None = None
+        self._receiver: ServiceBusReceiver | None = None
+
+    def call(self, what: str, call: Callable[[ServiceBusReceiver], Any]) -> Any:
+        with translated(f"{what} {'/'.join(filter(None, self.source))}"):
+            try:
+                return call(self._open())
+            except MessageLockLostError:
+                raise  # of that message; the link is fine
+            except (ServiceBusError, OSError, ValueError):
+                self.close()
+                raise
+
+    @property
+    def is_open(self) -> bool:
+        return self._receiver is not None
+
+    def original(self, number: int) -> bytes | None:
+        """A message as it travels, whoever has it now; None when it has gone. Raises TransportError."""
+        asked: dict[str, Any] = {
+            MGMT_REQUEST_FROM_SEQUENCE_NUMBER: PyamqpTransport.AMQP_LONG_VALUE(number),
+            MGMT_REQUEST_MAX_MESSAGE_COUNT: 1,
+        }
+
+        def peeked(status: int, answer: Any, *_: object, **__: object) -> list[bytes]:
+            return (
+                [bytes(m[b"message"]) for m in answer.value[b"messages"]] if status == HTTPStatus.OK else []
+            )
+
+        def peek(receiver: ServiceBusReceiver) -> list[bytes]:
+            found: list[bytes] = receiver._mgmt_request_response_with_retry(  # noqa: SLF001 - peek_messages reads it
+                REQUEST_RESPONSE_PEEK_OPERATION, asked, peeked, timeout=20
+            )
+            return found
+
+        found: list[bytes] = self.call(f"peeking at message {number} of", peek)
+        return next((raw for raw in found if amqp.sequence_number(raw) == number), None)
+
+    def _open(self) -> ServiceBusReceiver:
+        if self._receiver is None:
+            self._client = open_client(self._connection)
+            sub_queue = ServiceBusSubQueue.DEAD_LETTER if self._dead else None
+            entity, subscription = self.source
+            if subscription is None:
+                self._receiver = self._client.get_queue_receiver(entity, sub_queue=sub_queue)
+            else:
+                self._receiver = self._client.get_subscription_receiver(
+                    entity, subscription, sub_queue=sub_queue
+                )
+        return self._receiver
+
+    def close(self) -> None:
+        for link in (self._receiver, self._client):
+            if link is not None:
+                with contextlib.suppress(ServiceBusError, OSError, ValueError):
+                    link.close()
+        self._receiver = self._client = None
+
+
+def received_by(receiver: Receiver, native: ServiceBusReceivedMessage) -> Delivery:
+    """A message of a receiver's as a delivery, which can be copied whole."""
+    number = native.sequence_number
+    return delivery_of(native, None if number is None else partial(receiver.original, number))
+
+
+class ServiceBusOriginals:
+    """Reads messages that somebody else has received, as the Functions host does; safe to call from many threads."""
+
+    def __init__(self, connection: ServiceBusConnection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._receivers: dict[Source, Receiver] = {}
+
+    def read(self, source: Source, number: int) -> bytes | None:
+        """The message of that sequence number, for `Delivery.original`; raises TransportError."""
+        with self._lock:
+            if source not in self._receivers:
+                self._receivers[source] = Receiver(self._connection, source)
+            return self._receivers[source].original(number)
+
+    def close(self) -> None:
+        """Let the connections go."""
+        with self._lock:
+            for receiver in self._receivers.values():
+                receiver.close()

@@ -1,0 +1,115 @@
+"""The envelope of the toolkit's messages on Storage queues, and how their texts are told from those of others."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from runonce.stores.columns import to_text
+from runonce.transports.protocols import Delivery, Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MARK = '{"runonce":'
+
+
+def wrap(message: Outgoing, **more: str) -> str:
+    """The text of a message in its envelope, in Base64 as the Functions trigger expects."""
+    envelope: dict[str, Any] = {
+        "runonce": 1,
+        "id": message.message_id,
+        "correlation_id": message.correlation_id,
+        "reschedules": message.reschedules,
+        "sent_as": message.sent_as,
+        "sent_at": to_text(datetime.now(UTC)),  # noqa: TID251 - it decides nothing
+        **more,
+    }
+    try:
+        envelope["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        envelope["body64"] = base64.b64encode(message.body).decode()
+    return base64.b64encode(json.dumps(envelope, ensure_ascii=False).encode()).decode()
+
+
+def unwrap(
+    text: str | bytes,
+    *,
+    message_id: str,
+    delivery_count: int,
+    enqueued_at: datetime | None,
+    encoding: str | None = None,
+) -> tuple[Delivery, Mapping[str, Any]]:
+    """A message as a delivery, with the envelope's other fields where there is one.
+
+    Args:
+        text: As it is in the queue; bytes where the Functions host has decoded it.
+        message_id: The queue's own id of it, if it has no envelope.
+        delivery_count: 1 on the first delivery.
+        enqueued_at: When the queue took it.
+        encoding: "base64" or "none" where the handler says so; None tells by looking.
+    """
+    data = _bytes(text, encoding)
+    envelope = _envelope(data)
+    original = text.encode() if isinstance(text, str) else text
+    if envelope is None:
+        return Delivery(data, message_id, delivery_count, enqueued_at, original=lambda: original), {}
+    return (
+        Delivery(
+            body=envelope["body"].encode() if "body" in envelope else base64.b64decode(envelope["body64"]),
+            message_id=envelope["id"] or message_id,
+            delivery_count=delivery_count,
+            enqueued_at=enqueued_at,
+            correlation_id=envelope["correlation_id"],
+            reschedules=envelope["reschedules"],
+            sent_as=envelope.get("sent_as", ""),
+        ),
+        envelope,
+    )
+
+
+def _bytes(text: str | bytes, encoding: str | None) -> bytes:
+    """What a text says: many senders encode it, as the Functions host does by default, and many do not."""
+    plain = text if isinstance(text, bytes) else text.encode()
+    decoded = _decoded(plain)
+    if decoded is None or encoding == "base64":
+        return plain if decoded is None else decoded
+    # "SEND" is Base64 too, of three letters; what nobody would have encoded is the text itself.
+    host_decoded = isinstance(text, bytes)
+    if _envelope(decoded) is not None or (encoding is None and not host_decoded and _is_json(decoded)):
+        return decoded
+    return plain
+
+
+def _decoded(text: bytes) -> bytes | None:
+    """A Base64 text's bytes, or None when it is not Base64; lines and blanks in it do not count, as in .NET."""
+    try:
+        return base64.b64decode(text.translate(None, b" \t\r\n"), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _envelope(data: bytes) -> dict[str, Any] | None:
+    """The envelope, if the message is in one that is whole; anything else is somebody else's message."""
+    if not data.startswith(MARK.encode()):
+        return None
+    try:
+        envelope: dict[str, Any] = json.loads(data)
+        base64.b64decode(envelope.get("body64", ""), validate=True)
+        envelope.get("body", "").encode()
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    texts = [envelope.get("id"), envelope.get("correlation_id"), envelope.get("sent_as", "")]
+    whole = all(isinstance(text, str) for text in texts) and isinstance(envelope.get("reschedules"), int)
+    return envelope if whole and ("body" in envelope or "body64" in envelope) else None

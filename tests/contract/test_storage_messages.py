@@ -1,0 +1,231 @@
+"""Storage queues: what others put into them, and what comes again or is put aside without a copy."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from runonce.errors import TransportError
+from runonce.execution.registry import Registry
+from runonce.messages.dead_letters import replay, view
+from runonce.messages.sending import outgoing
+from runonce.stores.memory import memory_stores
+from runonce.testing import ManualClock
+from runonce.transports.envelope import unwrap, wrap
+from runonce.transports.protocols import Outgoing
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule
+from runonce.transports.storage import HEADROOM, LARGEST, make_queue
+from tests.support.proxy import DROP_REQUEST, StorageProxy, proxies, proxy
+from tests.support.transports import LOCK, StoragePipe, make_handler, none_come, receive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["proxies", "proxy"]
+
+BODY = b'{"id": 1}'
+ODD = {
+    "no-break space": "10\u00a0000 TL",
+    "narrow no-break space": "3:00\u202fPM",
+    "ideographic space": "山田\u3000太郎",
+    "joined emoji": "\U0001f469\u200d\U0001f4bb",
+    "soft hyphen": "co\u00adop",
+    "right-to-left mark": "שלום\u200f",
+    "byte order mark": "\ufeff",
+    "delete": "\x7f",
+    "next line": "\x85",
+    "private use": "\ue000",
+    "unassigned": "\U0001fabf\u0378",
+}
+
+
+@pytest.fixture
+def pipe(azurite: str) -> Iterator[StoragePipe]:
+    made = StoragePipe(azurite)
+    yield made
+    made.close()
+
+
+def registry() -> Registry:
+    clock = ManualClock()
+    return Registry(memory_stores(clock).claims, "shop", clock, "test")
+
+
+def put(pipe: StoragePipe, queue: str, text: str) -> Any:
+    """Send a text as another program does."""
+    with pipe.client(queue) as client:
+        make_queue(client)
+        return client.send_message(text)
+
+
+def texts(pipe: StoragePipe, queue: str) -> list[str]:
+    """The texts in a queue as they are."""
+    with pipe.client(queue) as client:
+        return [message.content for message in client.peek_messages(32)]
+
+
+# -- text and Base64 ---------------------------------------------------------------------------------------------
+
+
+def test_any_text_comes_through_the_toolkit_and_from_others(pipe: StoragePipe) -> None:
+    """Characters that cannot be printed change nothing: enqueued, or sent by others in Base64 or plain."""
+    to = make_handler(pipe.queue())
+    inbox = pipe.inbox(to)
+    for name, odd in ODD.items():
+        data = json.dumps({"id": name, "note": odd}, ensure_ascii=False)
+        pipe.sender.send(to.queue, [outgoing(to, data)])
+        put(pipe, to.queue, base64.b64encode(data.encode()).decode())
+        if name not in ("delete", "next line"):  # what XML does not carry as it is
+            put(pipe, to.queue, data)
+        for received in receive(inbox, 2 if name in ("delete", "next line") else 3):
+            assert received.delivery.body == data.encode(), name
+            inbox.settle(received, Complete())
+
+
+ENCODED = base64.b64encode(b'{"id": 1, "note": "a longer text"}').decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "base64_", "none"),
+    [
+        ('{"id": 1}', b'{"id": 1}', b'{"id": 1}', b'{"id": 1}'),
+        (
+            ENCODED,
+            b'{"id": 1, "note": "a longer text"}',
+            b'{"id": 1, "note": "a longer text"}',
+            ENCODED.encode(),
+        ),
+        ("SEND", b"SEND", b"HCC", b"SEND"),
+        ("PG9yZGVyLz4=", b"PG9yZGVyLz4=", b"<order/>", b"PG9yZGVyLz4="),
+        ("MTIz", b"123", b"123", b"MTIz"),
+        ("hello world", b"hello world", b"hello world", b"hello world"),
+    ],
+    ids=["json", "json in Base64", "a word", "xml in Base64", "digits in Base64", "text"],
+)
+def test_whether_a_text_is_base64(text: str, told: bytes, base64_: bytes, none: bytes) -> None:
+    """By default Base64 is what decodes to JSON; the handler may say that all of a queue is, or none."""
+    for encoding, body in ((None, told), ("base64", base64_), ("none", none)):
+        delivery, _ = unwrap(text, message_id="m", delivery_count=1, enqueued_at=None, encoding=encoding)
+        assert delivery.body == body, encoding
+
+
+@pytest.mark.parametrize(
+    "broken", ["\n".join(ENCODED[n : n + 8] for n in range(0, 60, 8)), ENCODED + "\r\n", " " + ENCODED]
+)
+def test_white_space_in_base64_does_not_count(broken: str) -> None:
+    """Wrapped into lines, or with blanks around it, Base64 is the same."""
+    delivery, _ = unwrap(broken, message_id="m", delivery_count=1, enqueued_at=None)
+    assert json.loads(delivery.body) == {"id": 1, "note": "a longer text"}
+
+
+def test_the_toolkits_own_messages_are_known_in_every_queue(pipe: StoragePipe) -> None:
+    """Its envelope is found whatever the handler says of others' texts, and when the host has decoded it."""
+    for encoding in (None, "base64", "none"):
+        to = make_handler(pipe.queue(), queue_encoding=encoding)
+        [sent] = pipe.send(to, BODY)
+        [raw] = texts(pipe, to.queue)
+        assert receive(pipe.inbox(to))[0].delivery.message_id == sent
+        for by_host in (raw.encode(), base64.b64decode(raw)):
+            delivery, _ = unwrap(by_host, message_id="m", delivery_count=1, enqueued_at=None)
+            assert (delivery.body, delivery.message_id) == (BODY, sent)
+
+
+def test_what_the_host_has_decoded_is_not_decoded_again() -> None:
+    """A text that the Functions host hands over is what was meant, even where it looks like Base64 of JSON."""
+    delivery, _ = unwrap(ENCODED.encode(), message_id="m", delivery_count=1, enqueued_at=None)
+    assert delivery.body == ENCODED.encode()
+
+
+# -- coming again ------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_again_is_the_message_itself_hidden(pipe: StoragePipe) -> None:
+    """Sent back three times it has the same id and text, and says how often; nothing else was sent."""
+    to = make_handler(pipe.queue())
+    sent = put(pipe, to.queue, '{"id": 1}')
+    inbox = pipe.inbox(to)
+    for times in range(3):
+        [received] = receive(inbox)
+        assert (received.delivery.message_id, received.delivery.reschedules) == (sent.id, times)
+        inbox.settle(received, Reschedule(0.0, "busy"))
+        assert texts(pipe, to.queue) == ['{"id": 1}']
+
+
+def test_a_text_with_no_room_for_an_envelope_comes_again_and_is_put_aside(pipe: StoragePipe) -> None:
+    """60,000 characters of another sender's are sent back, dead-lettered as they came, and replayed."""
+    to = make_handler(pipe.queue())
+    for text in ("x" * 60_000, json.dumps({"id": "A", "pad": "y" * 60_000})):
+        put(pipe, to.queue, text)
+        inbox, letters = pipe.inbox(to), pipe.dead_letters(to)
+        inbox.settle(receive(inbox)[0], Reschedule(0.0, "busy"))
+        inbox.settle(receive(inbox)[0], DeadLetter("Failed", "why"))
+        assert (texts(pipe, to.queue), texts(pipe, f"{to.queue}-poison")) == ([], [text])
+        shown = view(registry(), to, letters.peek(1)[0])
+        assert (shown.key, shown.reason) == (
+            ("", "NotJson") if text[0] == "x" else ("A", "MaxDeliveryCountExceeded")
+        )
+        replay(registry(), pipe.sender, to, letters, letters.take(1)[0])
+        assert (texts(pipe, to.queue), texts(pipe, f"{to.queue}-poison")) == ([text], [])
+        inbox.settle(receive(inbox)[0], Complete())
+
+
+def test_whatever_is_taken_can_be_dead_lettered_with_its_reason(pipe: StoragePipe) -> None:
+    """The largest body that is sent can be sent back and put aside, reason and all; a byte more is refused."""
+    to = make_handler(pipe.queue())
+    size = (LARGEST - HEADROOM) * 3 // 4
+    while len(wrap(Outgoing(b"x" * size, "m-123456789012"))) > LARGEST - HEADROOM:
+        size -= 1
+    with pytest.raises(TransportError, match="use Service Bus"):
+        pipe.send(to, b"x" * (size + 3))
+    pipe.send(to, b"x" * size)
+    inbox = pipe.inbox(to)
+    inbox.settle(receive(inbox)[0], DeadLetter("MaxDeliveryCountExceeded", "because " * 3000))
+    [dead] = pipe.dead_letters(to).peek(1)
+    assert (dead.reason, len(dead.delivery.body)) == ("MaxDeliveryCountExceeded", size)
+    assert dead.description.startswith("because ")
+
+
+def test_sending_back_that_fails_leaves_the_message(proxy: StorageProxy) -> None:
+    """When the queue does not answer, the message is still there, once, and comes when its time is over."""
+    pipe = StoragePipe(proxy.connection_string)
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY)
+    inbox = pipe.inbox(to)
+    [received] = receive(inbox)
+    proxy.queue.inject(DROP_REQUEST, "^PUT")
+    proxy.queue.inject(DROP_REQUEST, "^PUT")
+    with pytest.raises(TransportError, match="sending back"):
+        inbox.settle(received, Reschedule(30.0, "busy"))
+    assert pipe.count(to.queue) == 1
+    receive(inbox, patience=LOCK + 12)
+    pipe.close()
+
+
+def test_what_somebody_else_has_by_now_is_left_to_them(pipe: StoragePipe) -> None:
+    """Sending back a message whose time was over changes nothing for its new holder."""
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY)
+    inbox, other = pipe.inbox(to), pipe.inbox(to)
+    [received] = receive(inbox)
+    [theirs] = receive(other, patience=LOCK + 12)
+    inbox.settle(received, Reschedule(0.0, "busy"))
+    assert none_come(inbox)
+    other.settle(theirs, Complete())
+    assert pipe.count(to.queue) == 0
+
+
+def test_a_message_is_hidden_no_longer_than_it_lives(pipe: StoragePipe) -> None:
+    """A delay that goes beyond the sender's time to live brings it once more before that is over."""
+    to = make_handler(pipe.queue())
+    with pipe.client(to.queue) as client:
+        client.create_queue()
+        client.send_message('{"id": 1}', time_to_live=12)
+    inbox = pipe.inbox(to)
+    started = time.monotonic()
+    inbox.settle(receive(inbox)[0], Reschedule(3600.0, "busy"))
+    receive(inbox, patience=14)
+    assert time.monotonic() - started < 14
