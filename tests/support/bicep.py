@@ -7,6 +7,7 @@ is an error here, so that infra/ does not quietly grow beyond what its tests can
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from tree_sitter import Node
+    from tree_sitter import Node, Tree
 
 _PARSER = Parser(Language(tree_sitter_bicep.language()))
 _SKIPPED = (
@@ -81,9 +82,15 @@ class Deployment:
         return found
 
 
+@functools.cache
+def _tree(content: bytes) -> Tree:
+    """Most tests read the same files."""
+    return _PARSER.parse(content)
+
+
 def parse(path: Path) -> Node:
     """The syntax tree of a file; AssertionError where it cannot be read."""
-    root = _PARSER.parse(path.read_bytes()).root_node
+    root = _tree(path.read_bytes()).root_node
     assert not root.has_error, f"{path}: not readable as Bicep"
     return root
 
