@@ -100,7 +100,7 @@ class ServiceBusConnection:
     setting: str = "RUNONCE_SERVICEBUS"
 
 
-Transport = Literal["servicebus", "storage"]
+TransportName = Literal["servicebus", "storage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Settings:
     shutdown_timeout: float = 45.0
 
     servicebus: ServiceBusConnection | None = None
-    transport: Transport = "storage"
+    transport: TransportName = "storage"
     claim_lease: int = 60
     max_body: int = 262_144
     """Bytes of a message's body; the default is what Service Bus Standard allows, Premium is set to more."""
@@ -235,7 +235,7 @@ def _servicebus(env: Mapping[str, str]) -> ServiceBusConnection | None:
     return None
 
 
-def _transport(env: Mapping[str, str], servicebus: ServiceBusConnection | None) -> Transport:
+def _transport(env: Mapping[str, str], servicebus: ServiceBusConnection | None) -> TransportName:
     chosen = env.get("RUNONCE_TRANSPORT", "").strip() or ("storage" if servicebus is None else "servicebus")
     if chosen == "storage":
         return "storage"

@@ -133,7 +133,7 @@ class Lease:
         start_thread(self._watch, f"runonce-watch-{self.name}")
 
     def renew_until(self, elapsed: float) -> None:
-        """Let the lease lapse after that elapsed time: a wedged run must not hold its lock for ever."""
+        """Let the lease lapse after that elapsed time: a wedged run must not hold its lock forever."""
         self._renew_until = elapsed
 
     def release(self) -> None:

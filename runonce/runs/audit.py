@@ -35,7 +35,7 @@ AT_ONCE = 100
 SLACK = timedelta(seconds=60)
 """Ticks are not exactly a minute apart, least where each is an execution that pulls an image first."""
 
-State = Literal["well", "overdue", "running", "paused", "new"]
+Standing = Literal["well", "overdue", "running", "paused", "new"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Audited:
     """How a job stands."""
 
     job: str
-    state: State
+    state: Standing
     overdue: timedelta
     """Since when something is overdue; zero when nothing is."""
     expected: datetime | None
@@ -69,7 +69,7 @@ def audit_job(job: ScheduledJob, row: JobRow, now: datetime, *, unreadable: bool
         overdue = max(overdue, now - expected)
     if unreadable and expected is not None:
         overdue = now - expected
-    state: State = "well"
+    state: Standing = "well"
     if row.paused_at is not None:
         state, overdue = "paused", timedelta()
     elif overdue:

@@ -39,7 +39,7 @@ def purge_runs(registry: Registry, name: str, before: datetime, check: Callable[
     """Remove a job's runs that ended before an instant and are of an earlier fire time; how many.
 
     Kept are those that are not finished or unknown, those that are to run (again), the latest, and the one with the
-    highest fencing token, from which the job's row is made anew when it is lost.
+    highest fencing token, from which the job's row is rebuilt when it is lost.
 
     Args:
         registry: Where the rows are.

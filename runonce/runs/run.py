@@ -47,19 +47,19 @@ class Run:
         self.job: str = claim.run.job
         """The job's name."""
         self.fire_time: datetime = claim.run.fire_time
-        """The instant the schedule named, in UTC; the same for every attempt."""
+        """The instant the schedule named, in UTC; the same forevery attempt."""
         self.attempt: int = claim.run.attempt
         """1 for the first start, one more for each restart of whatever kind."""
         self.fencing_token: int = claim.run.token
         """Rises with every claim of the job. Give it to what you write to, and have older ones refused there."""
         self.idempotency_key: str = claim.run.idempotency_key
-        """The same for every attempt. Give it to what you call, so that a repeated call has one effect."""
+        """The same forevery attempt. Give it to what you call, so that a repeated call has one effect."""
         self.log = log
         """A logger that names this run in every line."""
         self.blobs = blobs
         """The namespace's blobs; writes are refused once a newer run of the job has written."""
         self.ledger = Ledger(registry, self.job)
-        """Entries that are committed with the next checkpoint, each key once for ever."""
+        """Entries that are committed with the next checkpoint, each key once forever."""
         self.checkpoint = Checkpoint(
             f"Job {self.job}", claim.save, claim.run.checkpoint, claim.run.progress, self.ledger
         )
@@ -123,7 +123,7 @@ class Run:
 
 
 class Ledger:
-    """A job's own table of effects: one entry per key, for ever, written with a checkpoint or not at all.
+    """A job's own table of effects: one entry per key, forever, written with a checkpoint or not at all.
 
     Entries that no checkpoint has taken along are written with the run's success.
     """

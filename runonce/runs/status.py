@@ -42,7 +42,7 @@ class Last:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class Waiting:
     """A fire time that waits for its next attempt."""
 
     fire_time: datetime
@@ -63,7 +63,7 @@ class JobStatus:
     time_zone: str
     running: Running | None
     last: Last | None
-    pending: tuple[Unfinished, ...]
+    pending: tuple[Waiting, ...]
     paused_at: datetime | None
     paused_why: str
     next_fire_time: datetime | None
@@ -109,7 +109,7 @@ def _as_it_is(dispatcher: Dispatcher, run: RunRow) -> RunRow:
 def _status(dispatcher: Dispatcher, row: JobRow, unreadable: str) -> JobStatus:
     job = dispatcher.jobs.get(row.name)
     pending = (
-        Unfinished(fire_time, entry.why, entry.not_before)
+        Waiting(fire_time, entry.why, entry.not_before)
         for fire_time, entry in sorted(row.pending.items())
         if fire_time != row.running
     )

@@ -39,7 +39,7 @@ def read_job(registry: Registry, name: str) -> tuple[JobRow, str | None]:
 
 
 def fresh_job(registry: Registry, name: str) -> JobRow:
-    """The row of a job that has none: it was never seen, or its row was lost and is made anew from its runs' rows.
+    """The row of a job that has none: it was never seen, or its row was lost and is rebuilt from its runs' rows.
 
     The fencing token goes on above every one that was given, for what was written remembers the highest; what is not
     finished is pending again.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runonce.schedules.schedule import Schedule
 
 YEARS_AHEAD = 3
-"""Clock changes this far ahead are covered. The expression is made anew at each start of a host, and a fire
+"""Clock changes this far ahead are covered. The expression is rebuilt at each start of a host, and a fire
 time beyond it would be found by recovery."""
 
 

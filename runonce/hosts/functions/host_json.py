@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from runonce.messages.definition import Handler
-    from runonce.settings import Transport
+    from runonce.settings import TransportName
 
 OVERRIDE = "AzureFunctionsJobHost__"
 """Begins an application setting that goes before host.json, its path joined by two underscores."""
@@ -37,7 +37,7 @@ class Finding:
 
 
 def check_host_json(
-    text: str, environ: Mapping[str, str], handlers: Iterable[Handler], transport: Transport
+    text: str, environ: Mapping[str, str], handlers: Iterable[Handler], transport: TransportName
 ) -> list[Finding]:
     """What does not fit; every text names the value, the handlers it is about, and the remedy.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runonce.messages.definition import Handler
-    from runonce.settings import Transport
+    from runonce.settings import TransportName
 
 
 def take(**options: Any) -> Handler:
@@ -44,14 +44,14 @@ def changed(path: str, value: Any) -> str:
 
 
 def look(
-    text: str, *handlers: Handler, transport: Transport = "servicebus", **environ: str
+    text: str, *handlers: Handler, transport: TransportName = "servicebus", **environ: str
 ) -> list[tuple[str, bool]]:
     found = check_host_json(text, environ, handlers or [take()], transport)
     return [(finding.text, finding.fatal) for finding in found]
 
 
 @pytest.mark.parametrize("transport", ["servicebus", "storage"])
-def test_the_shipped_file_fits_the_shipped_handlers(transport: Transport) -> None:
+def test_the_shipped_file_fits_the_shipped_handlers(transport: TransportName) -> None:
     """What is in the repository has nothing to be said about, on either transport."""
     shipped = discover(ROOT / "jobs").handlers.values()
     assert look(json.dumps(SHIPPED), *shipped, transport=transport) == []
@@ -89,7 +89,7 @@ BUS, QUEUES = "extensions.serviceBus", "extensions.queues"
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_told_with_its_remedy(
-    transport: Transport, path: str, value: Any, options: dict[str, Any], said: str, fatal: bool
+    transport: TransportName, path: str, value: Any, options: dict[str, Any], said: str, fatal: bool
 ) -> None:
     """Value, handler and remedy are named; what could handle no message is fatal, the rest a warning."""
     (text, is_fatal), *others = look(changed(path, value), take(**options), transport=transport)
