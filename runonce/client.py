@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _senders: dict[str, Sender] = {}
+_inherited: list[dict[str, Sender]] = []
+"""In a forked child: its parents' senders, which share connections with theirs and are neither used nor closed."""
 
 
 def enqueue(
@@ -93,3 +96,13 @@ def _sender() -> Sender:
         if name not in _senders:
             _senders[name] = Runtime(settings).sender
         return _senders[name]
+
+
+def _after_fork() -> None:
+    global _lock, _senders
+    _inherited.append(_senders)
+    _lock, _senders = threading.Lock(), {}
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -6,22 +6,19 @@ run; that is `dispatch`.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import signal
 import threading
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from runonce.errors import HostStopping, StoreError
 from runonce.execution.threads import start_thread
+from runonce.hosts.signals import end_process, heard
 from runonce.runs.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
-    from types import FrameType
 
     from runonce.messages.consumer import Consumer
     from runonce.runs.definition import ScheduledJob
@@ -49,9 +46,6 @@ class LocalHost:
         self._stopping = dispatcher.stop.event
         self._slots = threading.Semaphore(MAX_REQUESTS)
         self._fault: BaseException | None = None
-        # A signal handler may only do what cannot wait for a lock that its own thread holds, and setting an
-        # Event does wait for one; SimpleQueue.put never does. None: the stop signal was set elsewhere.
-        self._told: SimpleQueue[int | None] = SimpleQueue()
 
     def serve(self) -> int:
         """Serve until SIGTERM, Ctrl-C, or the dispatcher's stop signal; then drain. The exit code.
@@ -59,24 +53,18 @@ class LocalHost:
         0 when everything stopped in time, 75 when runs had to be abandoned (they go on elsewhere), 70 when
         the host itself failed.
         """
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self._on_signal)
-        for work in (self._timers, self._recovery, self._requests):
-            start_thread(self._guarded(work), f"runonce{work.__name__}")
-        for consumer in self._consumers:
-            self._consuming.append(start_thread(self._guarded(consumer.run_for_ever), "runonce-consumer"))
-        self._dispatcher.stop.listen(lambda _: self._told.put(None))
-        while not self._stopping.is_set():
-            with contextlib.suppress(Empty):
-                told = self._told.get(timeout=1.0)  # a bounded wait lets Windows deliver Ctrl-C
-                self._dispatcher.stop.set(HostStopping(f"The host was asked to stop (signal {told})."))
-        return self._stop()
+        with heard(self._on_signal):
+            for work in (self._timers, self._recovery, self._requests):
+                start_thread(self._guarded(work), f"runonce{work.__name__}")
+            for consumer in self._consumers:
+                self._consuming.append(start_thread(self._guarded(consumer.run_for_ever), "runonce-consumer"))
+            self._stopping.wait()
+            return self._stop()
 
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int) -> None:
         if self._stopping.is_set():
             os.write(2, b"runonce: still stopping; running jobs are being released\n")
-        self._told.put(number)
+        self._dispatcher.stop.set(HostStopping(f"The host was asked to stop (signal {number})."))
 
     def _stop(self) -> int:
         settings = self._dispatcher.settings
@@ -88,8 +76,7 @@ class LocalHost:
         if not drained or any(thread.is_alive() for thread in self._consuming):
             for job in self._dispatcher.abandon():
                 log.error("%s did not stop in time; it was released and goes on elsewhere", job)
-            logging.shutdown()
-            os._exit(EXIT_STUCK)  # its code still runs here and must not go on
+            end_process(EXIT_STUCK)
         log.info("stopped")
         return 0 if self._fault is None else EXIT_FAULT
 

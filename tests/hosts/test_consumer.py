@@ -431,7 +431,7 @@ def test_the_local_host_consumes_beside_its_timers(wedged: bool, monkeypatch: py
     stop = stage.stops[0]
     dispatcher = Dispatcher({}, stage.stores, stage.settings, stage.clock, host="replica", stop=stop)
     exits: list[int] = []
-    monkeypatch.setattr("runonce.hosts.local.os._exit", exits.append)
+    monkeypatch.setattr("os._exit", exits.append)
     thread, returned = in_thread(LocalHost(dispatcher, [consumer]).serve)
     assert began.wait(PATIENCE)
     if not wedged:

@@ -3,7 +3,7 @@
 What is peculiar to the Python worker, and handled here:
 
 * It is killed by SIGTERM without running any `finally`. A handler installed while function_app.py is imported
-  works, but then the process no longer ends by itself, so the handler ends it.
+  works, but then the process no longer ends by itself, so whoever hears the signal ends it.
 * A BaseException that leaves a function is never answered; `dispatch` lets none out.
 * Timers on Flex Consumption run in UTC. A zoned schedule's timer covers all its offsets, and a tick that is
   not due returns without a storage call.
@@ -11,6 +11,7 @@ What is peculiar to the Python worker, and handled here:
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import logging
 import os
 import threading
@@ -24,9 +25,9 @@ from runonce.execution.loop import close_body_loop
 from runonce.execution.threads import start_thread
 from runonce.hosts.functions.handlers import add_handler
 from runonce.hosts.functions.host_json import check_host_json
-from runonce.hosts.functions.sigterm import on_sigterm
 from runonce.hosts.manifest import RECOVERY, RECOVERY_TIMER
 from runonce.hosts.runtime import Runtime
+from runonce.hosts.signals import end_process, listen
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
 from runonce.schedules.host_cron import functions_timer
@@ -45,8 +46,10 @@ log = logging.getLogger("runonce.functions")
 
 LAST_WORDS = 0.5
 """Seconds for the responses of drained runs to leave the worker before it ends."""
-EXIT_SIGTERM = 143
-"""What a process ended by SIGTERM reports (128 + 15); Flex Consumption logs it so."""
+PATIENCE = 8.0
+"""Seconds after the first sign of a stop that the worker ends at the latest; the host ends it after ten."""
+RECORDING = 2.0
+"""Seconds of them for recording what did not stop and releasing its lease."""
 
 
 class JobFailedError(RunonceError):
@@ -82,7 +85,7 @@ def make_app(root: Path) -> func.FunctionApp:
             data_type=func.DataType.BINARY,
         )(_requests(runtime.dispatcher))
     )
-    _stop_on_sigterm(runtime)
+    _stop_on_signals(runtime)
     return app
 
 
@@ -138,29 +141,50 @@ def _report(result: Result | None) -> None:
         raise JobFailedError(text) from result.error
 
 
-def _stop_on_sigterm(runtime: Runtime) -> None:
-    """On SIGTERM tell the runs, wait for them, release every lease, and end the process."""
-    dispatcher, timeout = runtime.dispatcher, runtime.settings.shutdown_timeout
+def _stop_on_signals(runtime: Runtime) -> None:
+    """On SIGTERM or Ctrl-C tell the runs, wait for them, release every lease, and end the process."""
+    dispatcher = runtime.dispatcher
+    timeout = min(runtime.settings.shutdown_timeout, PATIENCE - RECORDING - LAST_WORDS)
+    told = threading.Event()
 
-    def shut_down() -> None:
+    def shut_down(number: int) -> None:
+        if told.is_set():
+            return
+        told.set()
+        start_thread(lambda: _end_after(PATIENCE - LAST_WORDS, number), "runonce-end")
+        start_thread(lambda: stop(number), "runonce-stop")
+
+    def stop(number: int) -> None:
         started = runtime.clock.elapsed()
         drained = dispatcher.drain(timeout)
         if runtime.found.handlers:
             runtime.deliverer.drain(timeout - (runtime.clock.elapsed() - started))
         if not drained:
             dispatcher.abandon()
-        start_thread(
-            close_body_loop, "runonce-close"
-        )  # as long as that takes, and no longer than the last words
-        threading.Event().wait(LAST_WORDS)
-        logging.shutdown()
-        os._exit(EXIT_SIGTERM)
+        # As long as that takes, and no longer than the last words.
+        start_thread(close_body_loop, "runonce-close")
+        _end_after(LAST_WORDS, number)
 
     try:
-        on_sigterm(shut_down)
+        listen(shut_down)
     except ValueError:
         log.warning(
             "function_app.py is not imported in the main thread, so a stopping host is not noticed: runs are taken "
             "over when their leases end, after %d s",
             runtime.settings.lease.duration,
         )
+
+
+def _end_after(seconds: float, number: int) -> None:
+    threading.Event().wait(seconds)
+    end_process(128 + number)
+
+
+def _forget_the_pool() -> None:
+    # A child forked in a thread of the worker's pool has none of its threads. Python joins them at the child's end,
+    # among them the one it runs in, which makes its exit code 1 whatever it did.
+    getattr(concurrent.futures.thread, "_threads_queues", {}).clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_pool)

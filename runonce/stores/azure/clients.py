@@ -28,6 +28,9 @@ def make_client(
     kind: Any, storage: StorageConnection, service: str, options: Mapping[str, Any], **more: Any
 ) -> Any:
     """A client of the SDK's for one service, by connection string or with the identity of this process."""
+    from runonce.stores.azure.connections import OwnConnections  # noqa: PLC0415 - as the SDK itself, when it is used
+
+    options = {"transport": OwnConnections(**options), **options}
     text = storage.connection_string
     if text is not None:
         if "usedevelopmentstorage=true" in text.lower().replace(" ", ""):

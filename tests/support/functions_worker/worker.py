@@ -11,15 +11,20 @@ import queue
 import sys
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import azure_functions_runtime as runtime
 import grpc
-from messages import EVENT_STREAM, PROTOCOL
 
-# The app must not be able to import this folder's modules; in Azure it could not.
-sys.path.pop(0)
+# The app must not be able to import this folder's modules; in Azure it could not. A child process that a job spawns
+# imports this file again, with the path as it was left here.
+_HERE = str(Path(__file__).parent)
+sys.path.insert(0, _HERE)
+from messages import EVENT_STREAM, PROTOCOL  # noqa: E402
+
+sys.path = [folder for folder in sys.path if folder != _HERE]
 
 _STARTS_THREAD_POOL = {"worker_init_request", "function_environment_reload_request"}
 _SYSTEM_LOGGERS = ("azure_functions_runtime", "azure.functions", "proxy_worker")

@@ -144,7 +144,7 @@ def app(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "jobs" / "handlers.py").write_text(HANDLER)
     (folder / "host.json").write_text(text)
     monkeypatch.setenv("RUNONCE_STORAGE", "UseDevelopmentStorage=true")
-    monkeypatch.setattr("runonce.hosts.functions.app.on_sigterm", lambda _: None)
+    monkeypatch.setattr("runonce.hosts.functions.app.listen", lambda _: None)
     return folder
 
 
