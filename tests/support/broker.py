@@ -58,7 +58,7 @@ class MemoryBroker:
         for message in messages:
             self.sent.append((entity, message))
             name = (entity, message.message_id)
-            if name in self._seen and now - self._seen[name] < self.window:
+            if message.message_id and name in self._seen and now - self._seen[name] < self.window:
                 continue
             self._seen[name] = now
             wait = (
@@ -131,6 +131,7 @@ class BrokerInbox:
             properties=sent.properties,
             reschedules=sent.reschedules,
             sent_as=sent.sent_as,
+            sequence=str(id(message)),
         )
         return [Received(delivery, (message, token))]
 
