@@ -185,7 +185,7 @@ def _timeout(limit: float | None) -> int:
 def _check_alone(handlers: Iterable[Handler]) -> None:
     readers: dict[str, str] = {}
     for handler in handlers:
-        other = readers.setdefault(handler.entity, handler.name)
+        other = readers.setdefault(handler.queue.casefold(), handler.name)  # as the broker takes names
         if other != handler.name:
             raise DefinitionError(
                 f"Handlers {other!r} and {handler.name!r} both read {handler.entity!r}, and each message would go to "

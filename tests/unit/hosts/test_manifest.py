@@ -167,6 +167,10 @@ def test_two_handlers_of_one_queue_are_refused() -> None:
     both = found(handles("a", queue="invoices"), handles("b", queue="invoices"))
     with pytest.raises(DefinitionError, match=r"'a' and 'b' both read 'invoices'.*a queue of its own"):
         make_manifest(both, AT)
+    for other in ({"queue": "Invoices"}, {"topic": "in", "subscription": "voices"}):
+        mixed = found(handles("a", queue="invoices"), handles("b", queue="in.voices"), handles("c", **other))
+        with pytest.raises(DefinitionError, match="and 'c' both read"):
+            make_manifest(mixed, AT)
 
 
 def test_resource_names_fit_and_differ() -> None:
