@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from runonce.runs.definition import ScheduledJob
 
 VERSION = 1
-RECOVERY = "runonce_recovery"
-RECOVERY_TIMER, RECOVERY_CRON = "0 * * * * *", "* * * * *"
+RECOVERY, REQUESTS = "runonce_recovery", "runonce_requests"
+RECOVERY_TIMER, RECOVERY_CRON = "27 * * * * *", "* * * * *"
+"""On Functions not at a full minute, when most jobs fire."""
 
 LONGEST_RESOURCE = 28
 """Characters of a Container Apps job's name (32), less the prefix of its kind."""

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from runonce.clock import SystemClock
+from runonce.execution.lease import Lease
 from runonce.execution.registry import Registry
+from runonce.runs.claim import Claim, claim
+from runonce.runs.definition import scheduled
 from runonce.runs.rows import decode_job, job_key, key_range
 from runonce.runs.table import read_run
+from runonce.settings import LeaseTerms
 from runonce.stores.azure.stores import azure_stores
 from runonce.stores.columns import to_text
 from tests.support.functions_app import ROOT, environment, make_app
@@ -74,6 +78,10 @@ from runonce import Run, scheduled
 def failing(run: Run) -> None:
     raise ValueError("no such customer")
 
+@scheduled("0 0 0 1 1 *", on_abandoned="hold")
+def held(run: Run) -> None:
+    raise AssertionError("it is held")
+
 @scheduled("* * * * * *")
 def exiting(run: Run) -> None:
     sys.exit(3)
@@ -91,6 +99,16 @@ def take(message: Message) -> None:
 @handler(queue="functions-plain-{unique}")
 def note(message: Message) -> None:
     message.log.info("noting %s, delivery %d", message.message_id, message.delivery_count)
+
+import time
+at_work = []
+
+@handler(queue="functions-narrow-{unique}", concurrency=1)
+def narrow(message: Message) -> None:
+    at_work.append(message.message_id)
+    message.log.warning("%d at once", len(at_work))
+    time.sleep(0.2)
+    at_work.remove(message.message_id)
 
 @handler(queue="functions-async-{unique}", key="id")
 async def take_async(message: Message) -> None:
@@ -150,6 +168,8 @@ def test_every_job_handler_and_internal_function_is_indexed(
         "leap_day",
         "failing",
         "exiting",
+        "held",
+        "narrow",
         "take",
         "take_async",
         "note",
@@ -159,7 +179,7 @@ def test_every_job_handler_and_internal_function_is_indexed(
     }
     assert bindings["every_second"]["schedule"] == "* * * * * *"
     assert bindings["leap_day"]["schedule"] == "0 0 5 29 2 *"  # New York's midnight in February, in UTC
-    assert bindings["runonce_recovery"]["schedule"] == "0 * * * * *"
+    assert bindings["runonce_recovery"]["schedule"] == "27 * * * * *"
     assert bindings["runonce_requests"]["queueName"] == module_settings.request_queue
     assert bindings["runonce_requests"]["connection"] == "AzureWebJobsStorage"
     assert bindings["take"]["type"] == "queueTrigger"
@@ -206,8 +226,10 @@ def test_a_job_that_cancels_every_task_it_finds_leaves_its_worker_whole(host: Fu
 def test_a_tick_that_is_not_due_does_nothing(
     host: FunctionsHost, module_settings: Settings, stores: Stores
 ) -> None:
-    """A superset timer's tick at another time returns success and leaves no trace of the job."""
-    assert host.invoke("leap_day", timer()).success
+    """A superset timer's tick at another time returns success, says so, and leaves no trace of the job."""
+    done = host.invoke("leap_day", timer())
+    assert done.success
+    assert done.said("job leap_day: nothing is due, next at 2028-02-29T05:00:00")
     jobs = [row.key for row in stores.runs.scan(module_settings.namespace, *key_range("job"))]
     assert job_key("leap_day") not in jobs
 
@@ -255,6 +277,35 @@ def test_recovery_runs_and_names_the_broken_file(host: FunctionsHost) -> None:
     assert done.success
     assert done.said("broken.py")
     assert done.said("no_such_module")
+
+
+def test_a_job_that_is_unknown_fails_its_function_once(
+    host: FunctionsHost, module_settings: Settings, stores: Stores
+) -> None:
+    """A held run whose host died is a failed invocation with its reason, for a person must act on it; once."""
+    fire_time = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    job = scheduled("* * * * * *", name="held", on_abandoned="hold")(lambda run: None)  # noqa: ARG005
+    lease = Lease.acquire(
+        stores.leases, f"{module_settings.namespace}/held", LeaseTerms(15, 5, 2), SystemClock()
+    )
+    assert lease is not None
+    assert isinstance(claim(registry(module_settings, stores), job, fire_time, lease, by="hand"), Claim)
+    lease.release()  # as if its host had died and the lease run out
+    body = json.dumps({"job": "held", "fire_time": to_text(fire_time), "why": "abandoned"})
+    first, again = host.invoke("runonce_requests", queue(body)), host.invoke("runonce_requests", queue(body))
+    assert not first.success
+    assert "unknown: its host test died" in first.exception
+    assert again.success
+
+
+def test_only_so_many_messages_are_handled_at_a_time_as_the_handler_says(host: FunctionsHost) -> None:
+    """The host hands over more than `concurrency`; the others wait their turn and are all handled."""
+    calls = [host.start_invocation("narrow", queue("x", message_id=str(uuid.uuid4()))) for _ in range(5)]
+    done = [call.wait(60) for call in calls]
+    assert all(one.success for one in done)
+    assert {
+        log.message.rpartition("] ")[2] for one in done for log in one.logs if "at once" in log.message
+    } == {"1 at once"}
 
 
 def test_a_message_is_handled_once(host: FunctionsHost) -> None:

@@ -16,22 +16,23 @@ import logging
 import os
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import azure.functions as func
 
-from runonce.errors import RunonceError, SettingsError
+from runonce.errors import JobFileError, RunonceError, SettingsError
 from runonce.execution.loop import close_body_loop
 from runonce.execution.threads import start_thread
 from runonce.hosts.functions.handlers import add_handler
-from runonce.hosts.functions.host_json import check_host_json
-from runonce.hosts.manifest import RECOVERY, RECOVERY_TIMER
+from runonce.hosts.functions.startup import left_out, look, tell
+from runonce.hosts.manifest import RECOVERY, RECOVERY_TIMER, REQUESTS
 from runonce.hosts.runtime import Runtime
 from runonce.hosts.signals import end_process, listen
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
 from runonce.schedules.host_cron import functions_timer
 from runonce.settings import Settings
+from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,65 +63,61 @@ def make_app(root: Path) -> func.FunctionApp:
     settings = replace(settings, jobs_folder=str(root / settings.jobs_folder))
     logging.getLogger("azure").setLevel(logging.WARNING)  # one line for each storage call otherwise
     runtime = Runtime(settings)
+    off = left_out(os.environ, [*runtime.jobs, *runtime.found.handlers, RECOVERY, REQUESTS])
+    said = look(root, runtime, off)
     app = func.FunctionApp()
-    for job in runtime.dispatcher.jobs.values():
-        app.function_name(job.name)(
-            app.timer_trigger(arg_name="timer", schedule=functions_timer(job.schedule, runtime.clock.now()))(
-                _async_timer(runtime.dispatcher, job) if job.is_async else _timer(runtime.dispatcher, job)
-            )
-        )
-    _check_host_json(root, runtime)
-    for handler in runtime.found.handlers.values():
-        add_handler(app, runtime, handler)
-    app.function_name(RECOVERY)(
-        app.timer_trigger(arg_name="timer", schedule=RECOVERY_TIMER)(
-            _recovery(runtime.dispatcher, runtime.found)
-        )
+    now = runtime.clock.now()
+    for job in runtime.jobs.values():
+        timer = app.timer_trigger(arg_name="timer", schedule=functions_timer(job.schedule, now))
+        app.function_name(job.name)(timer(_timer(runtime.dispatcher, job)))
+    for name in off:
+        runtime.jobs.pop(name, None)  # recovery would run what the host was told not to
+    _bind_handlers(app, runtime)
+    timer = app.timer_trigger(arg_name="timer", schedule=RECOVERY_TIMER)
+    app.function_name(RECOVERY)(timer(_recovery(runtime.dispatcher, runtime.found, said)))
+    requests = app.queue_trigger(
+        arg_name="message",
+        queue_name=settings.request_queue,
+        connection=settings.storage.setting,
+        data_type=func.DataType.BINARY,
     )
-    app.function_name("runonce_requests")(
-        app.queue_trigger(
-            arg_name="message",
-            queue_name=settings.request_queue,
-            connection=settings.storage.setting,
-            data_type=func.DataType.BINARY,
-        )(_requests(runtime.dispatcher))
-    )
+    app.function_name(REQUESTS)(requests(_requests(runtime.dispatcher)))
+    for text in [*said, *map(str, runtime.found.broken)]:
+        tell(text)
     _stop_on_signals(runtime)
     return app
 
 
-def _check_host_json(root: Path, runtime: Runtime) -> None:
-    """Say what in host.json does not fit; raises SettingsError when no message could be handled so."""
-    try:
-        text = (root / "host.json").read_text(encoding="utf-8-sig")
-    except OSError:
-        return  # then the host itself has said so
-    findings = check_host_json(text, os.environ, runtime.found.handlers.values(), runtime.settings.transport)
-    for finding in findings:
-        log.log(logging.ERROR if finding.fatal else logging.WARNING, "%s", finding.text)
-    fatal = [finding.text for finding in findings if finding.fatal]
-    if fatal:
-        raise SettingsError("\n".join(fatal))
+def _bind_handlers(app: func.FunctionApp, runtime: Runtime) -> None:
+    """Bind the handlers; one that cannot be is a broken file, and the others work."""
+    found = runtime.found
+    for name, handler in list(found.handlers.items()):
+        try:
+            add_handler(app, runtime, handler)
+        except SettingsError as error:
+            found.broken.append(JobFileError(f"{found.files.get(name, name)}: {error}"))
+            del found.handlers[name]
 
 
 def _timer(dispatcher: Dispatcher, job: ScheduledJob) -> Callable[[func.TimerRequest], None]:
+    # A plain function for an async job too: its body has a loop of its own, and nothing waits on the worker's.
     def run(timer: func.TimerRequest) -> None:  # noqa: ARG001 - what is due depends on the time alone
-        _report(dispatcher.tick(job))
+        result = dispatcher.tick(job)
+        if result is None:
+            upcoming = job.schedule.next(dispatcher.clock.now())
+            when = "it never fires again" if upcoming is None else f"next at {to_text(upcoming)}"
+            log.info("job %s: nothing is due, %s; `runonce run %s` runs it now", job.name, when, job.name)
+        _report(result)
 
     return run
 
 
-def _async_timer(dispatcher: Dispatcher, job: ScheduledJob) -> Callable[[func.TimerRequest], Any]:
-    async def run(timer: func.TimerRequest) -> None:  # noqa: ARG001 - as above
-        fire_time = dispatcher.due(job)
-        if fire_time is not None:
-            _report(await dispatcher.execute_async(job, fire_time, by="timer"))
-
-    return run
-
-
-def _recovery(dispatcher: Dispatcher, found: Discovered) -> Callable[[func.TimerRequest], None]:
+def _recovery(
+    dispatcher: Dispatcher, found: Discovered, said: list[str]
+) -> Callable[[func.TimerRequest], None]:
     def run(timer: func.TimerRequest) -> None:  # noqa: ARG001 - what is due depends on the time alone
+        while said:
+            log.warning("%s", said.pop(0))
         for error in found.broken:
             log.error("%s", error)  # every minute, so that an alert sees it as long as it is so
         recover(dispatcher)
@@ -136,8 +133,10 @@ def _requests(dispatcher: Dispatcher) -> Callable[[func.QueueMessage], None]:
 
 
 def _report(result: Result | None) -> None:
-    if result is not None and result.outcome is Outcome.FAILED and result.ran:
-        text = f"Job {result.job}, fire time {result.fire_time}, attempt {result.attempt}: {result.reason}"
+    """Raise what a person must hear of: the host counts failed invocations, whether the job ran or was given up."""
+    if result is not None and result.outcome in (Outcome.FAILED, Outcome.UNKNOWN):
+        attempt = f"attempt {result.attempt}: " if result.ran else ""
+        text = f"Job {result.job}, fire time {result.fire_time}, {attempt}{result.outcome}: {result.reason}"
         raise JobFailedError(text) from result.error
 
 

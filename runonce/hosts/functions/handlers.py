@@ -11,6 +11,8 @@ metadata, so that a field named `id` in two bodies would make two messages one.
 from __future__ import annotations
 
 import logging
+import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -25,8 +27,9 @@ from runonce.transports.protocols import Delivery
 from runonce.transports.settlement import DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from runonce.execution.stop import StopSignal
     from runonce.hosts.runtime import Runtime
     from runonce.messages.definition import Handler
     from runonce.transports.bus_receiver import ServiceBusOriginals, Source
@@ -94,19 +97,42 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
 
 def _function(runtime: Runtime, handler: Handler, read: Callable[[Any], Delivery]) -> Callable[..., Any]:
     """The function the worker calls; its parameter's annotation tells the worker what to make of the message."""
+    turns = Turns(handler.concurrency, runtime.stop)
 
+    # A plain function for an async handler too: its body has a loop of its own, and nothing waits on the worker's.
     def handle(message: Any) -> None:
         delivery = read(message)
-        _settle(runtime, handler, delivery, runtime.deliverer.deliver(handler, delivery))
+        with turns.one():
+            _settle(runtime, handler, delivery, runtime.deliverer.deliver(handler, delivery))
 
-    async def handle_async(message: Any) -> None:
-        delivery = read(message)
-        _settle(runtime, handler, delivery, await runtime.deliverer.deliver_async(handler, delivery))
-
-    function = handle_async if handler.is_async else handle
     kind = func.QueueMessage if read is _from_storage else func.ServiceBusMessage
-    function.__annotations__ = {"message": kind, "return": None}
-    return function
+    handle.__annotations__ = {"message": kind, "return": None}
+    return handle
+
+
+class Turns:
+    """Lets so many of a handler's messages be handled at a time; the host's own figures know of no handlers."""
+
+    def __init__(self, most: int, stop: StopSignal) -> None:
+        self._free, self._stop = most, stop
+        self._changed = threading.Condition()
+        stop.listen(lambda _: self._give(0))
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Wait for a turn; once the host stops, everybody has one, to give its message back."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free > 0 or self._stop.cause is not None)
+            self._free -= 1
+        try:
+            yield
+        finally:
+            self._give(1)
+
+    def _give(self, count: int) -> None:
+        with self._changed:
+            self._free += count
+            self._changed.notify_all()
 
 
 def _settle(runtime: Runtime, handler: Handler, delivery: Delivery, settlement: Settlement) -> None:

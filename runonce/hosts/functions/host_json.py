@@ -1,7 +1,7 @@
-"""host.json against the handlers: what the Functions host is told must fit what the handlers say. Pure, no I/O.
+"""host.json against the jobs and handlers: what the Functions host is told must fit what they say. Pure, no I/O.
 
-The host reads its own file and knows nothing of handlers; a figure that does not fit shows up as redelivered or
-dead-lettered messages, long after it was written. So the app looks at it when it starts.
+The host reads its own file and knows nothing of them; a figure that does not fit shows up as killed runs, and as
+redelivered or dead-lettered messages, long after it was written. So the app looks at it when it starts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from runonce.messages.definition import Handler
+    from runonce.runs.definition import ScheduledJob
     from runonce.settings import TransportName
 
 OVERRIDE = "AzureFunctionsJobHost__"
@@ -23,6 +24,8 @@ OVERRIDE = "AzureFunctionsJobHost__"
 DURATION = re.compile(r"(?:(\d+)\.)?(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.\d+)?")
 DEFAULT_TIMEOUT = "00:30:00"
 """On the Flex Consumption plan."""
+MARGIN = 60.0
+"""Seconds before functionTimeout at which whatever runs is told to end, so that it can."""
 SHORTEST_HIDING = 5.0
 FEWEST_DELIVERIES = 3
 
@@ -36,16 +39,37 @@ class Finding:
     """Whether no message could be handled so."""
 
 
+def longest_run(text: str, environ: Mapping[str, str]) -> float:
+    """Seconds a run may take at most: it must have ended before the host ends the worker with everything in it."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = {}  # `check_host_json` says so
+    limit = _Values(_overridden(content, environ) if isinstance(content, dict) else {}).seconds(
+        "functionTimeout", DEFAULT_TIMEOUT
+    )
+    return _within(limit)
+
+
+def _within(limit: float) -> float:
+    return limit if limit == float("inf") else limit - min(MARGIN, limit / 10)
+
+
 def check_host_json(
-    text: str, environ: Mapping[str, str], handlers: Iterable[Handler], transport: TransportName
+    text: str,
+    environ: Mapping[str, str],
+    jobs: Iterable[ScheduledJob],
+    handlers: Iterable[Handler],
+    transport: TransportName,
 ) -> list[Finding]:
-    """What does not fit; every text names the value, the handlers it is about, and the remedy.
+    """What does not fit; every text names the value, the jobs or handlers it is about, and the remedy.
 
     Args:
         text: The file's content.
         environ: Application settings may override the file.
-        handlers: Those of the app.
-        transport: What carries their messages.
+        jobs: Those of the app.
+        handlers: Likewise.
+        transport: What carries the handlers' messages.
     """
     try:
         content = json.loads(text)
@@ -58,8 +82,13 @@ def check_host_json(
     if not isinstance(content, dict):
         return [Finding("host.json must be a JSON object; copy the one of the repository.", fatal=True)]
     known = sorted(handlers, key=lambda one: one.name)
+    scheduled = sorted(jobs, key=lambda one: one.name)
     values = _Values(_overridden(content, environ))
-    findings = [*_encoding(values), *_timeout(values, known)]
+    findings = [
+        *_encoding(values),
+        *_timeout(values, [*scheduled, *known]),
+        *_requests(values, len(scheduled)),
+    ]
     if known:
         findings += _servicebus(values, known) if transport == "servicebus" else _queues(values, known)
     return [*values.unreadable, *findings]
@@ -133,21 +162,37 @@ def _encoding(values: _Values) -> Iterator[Finding]:
         )
 
 
-def _timeout(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
+def _timeout(values: _Values, all_of_them: list[ScheduledJob | Handler]) -> Iterator[Finding]:
     limit = values.seconds("functionTimeout", DEFAULT_TIMEOUT)
-    for one in handlers:
-        if one.max_runtime is None and limit != float("inf"):
+    told = _within(limit)
+    for one in all_of_them:
+        own = float("inf") if one.max_runtime is None else one.max_runtime
+        if own > told:
+            given = "no max_runtime" if one.max_runtime is None else f"max_runtime={own:g} s"
             yield _warning(
                 one,
-                f"has no max_runtime, and host.json functionTimeout={_span(limit)} ends the worker with everything it "
-                f"runs; give it a max_runtime below that",
+                f"{given}, and host.json functionTimeout={_span(limit)} ends the worker with everything it runs, so "
+                f"here it is told to end after {told:g} s; lower max_runtime, or raise functionTimeout",
             )
-        elif one.max_runtime is not None and one.max_runtime >= limit:
-            yield _warning(
-                one,
-                f"max_runtime={one.max_runtime:g} s is not below host.json functionTimeout={_span(limit)}, at which "
-                f"the host ends the worker with everything it runs; lower max_runtime, or raise functionTimeout",
-            )
+
+
+def _requests(values: _Values, jobs: int) -> Iterator[Finding]:
+    """The internal queue, which the host reads one message at a time once so many are being worked on."""
+    path = "extensions.queues"
+    more = _threshold(values)
+    if more < jobs:
+        yield Finding(
+            f"host.json {path}.newBatchThreshold={more}: what the {jobs} scheduled jobs are asked to run comes through "
+            f"one queue, which the host reads no further while more than {more} of it run, so that as many long runs "
+            f"keep every retry and every resumed run waiting; set {jobs} or more.",
+            fatal=False,
+        )
+
+
+def _threshold(values: _Values) -> int:
+    batch: int = values.of("extensions.queues.batchSize", 16)
+    more: int = values.of("extensions.queues.newBatchThreshold", batch // 2)
+    return more
 
 
 def _servicebus(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
@@ -169,7 +214,7 @@ def _servicebus(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
     renewed = values.seconds(f"{path}.maxAutoLockRenewalDuration", "00:05:00")
     timeout = values.seconds("functionTimeout", DEFAULT_TIMEOUT)
     for one in handlers:
-        longest = timeout if one.max_runtime is None else min(one.max_runtime, timeout)
+        longest = min(float("inf") if one.max_runtime is None else one.max_runtime, _within(timeout))
         if longest == float("inf"):
             yield _warning(
                 one, "has no max_runtime and host.json functionTimeout is without end; give it a max_runtime"
@@ -181,16 +226,10 @@ def _servicebus(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
                 f"{_span(renewed)}, so its message is delivered again while it still runs; raise that value to "
                 f"{_clock(longest)}, or lower max_runtime",
             )
-    calls = values.of(f"{path}.maxConcurrentCalls", 16)
-    yield from _concurrency(handlers, calls, f"{path}.maxConcurrentCalls={calls}", str)
 
 
 def _queues(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
     path = "extensions.queues"
-    batch = values.of(f"{path}.batchSize", 16)
-    more = values.of(f"{path}.newBatchThreshold", batch // 2)
-    named = f"{path}.batchSize={batch} and newBatchThreshold={more}"
-    yield from _concurrency(handlers, batch + more, named, lambda n: f"{(n * 2 + 2) // 3} and {n // 3}")
     hidden = values.seconds(f"{path}.visibilityTimeout", "00:00:00")
     if hidden < SHORTEST_HIDING:
         yield Finding(
@@ -208,18 +247,9 @@ def _queues(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
         )
 
 
-def _concurrency(handlers: list[Handler], most: int, named: str, remedy: Any) -> Iterator[Finding]:
-    for one in handlers:
-        if one.concurrency < most:
-            yield _warning(
-                one,
-                f"concurrency={one.concurrency}, and host.json {named} let an instance run {most} of its messages at "
-                f"once; set {remedy(one.concurrency)}, or protect what they share by a lock",
-            )
-
-
-def _warning(one: Handler, what: str) -> Finding:
-    return Finding(f"Handler {one.name!r}: {what}.", fatal=False)
+def _warning(one: ScheduledJob | Handler, what: str) -> Finding:
+    kind = "Handler" if hasattr(one, "queue") else "Job"
+    return Finding(f"{kind} {one.name!r}: {what}.", fatal=False)
 
 
 def _listed(handlers: list[Handler]) -> str:

@@ -1,22 +1,19 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.functions_app import ROOT
 
-from runonce.errors import SettingsError
 from runonce.hosts.discover import discover
-from runonce.hosts.functions import build
-from runonce.hosts.functions.host_json import check_host_json
+from runonce.hosts.functions.host_json import check_host_json, longest_run
 from runonce.messages.definition import handler
+from runonce.runs.definition import scheduled
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from runonce.messages.definition import Handler
+    from runonce.runs.definition import ScheduledJob
     from runonce.settings import TransportName
 
 
@@ -25,6 +22,13 @@ def take(**options: Any) -> Handler:
         """Do nothing."""
 
     return handler(queue="invoices", key="id", name="take", **options)(body)
+
+
+def job(name: str = "nightly", **options: Any) -> ScheduledJob:
+    def body(run: Any) -> None:
+        """Do nothing."""
+
+    return scheduled("0 0 3 * * *", name=name, **options)(body)
 
 
 SHIPPED = json.loads((ROOT / "host.json").read_text())
@@ -46,15 +50,17 @@ def changed(path: str, value: Any) -> str:
 def look(
     text: str, *handlers: Handler, transport: TransportName = "servicebus", **environ: str
 ) -> list[tuple[str, bool]]:
-    found = check_host_json(text, environ, handlers or [take()], transport)
+    found = check_host_json(text, environ, [], handlers or [take()], transport)
     return [(finding.text, finding.fatal) for finding in found]
 
 
 @pytest.mark.parametrize("transport", ["servicebus", "storage"])
 def test_the_shipped_file_fits_the_shipped_handlers(transport: TransportName) -> None:
-    """What is in the repository has nothing to be said about, on either transport."""
-    shipped = discover(ROOT / "jobs").handlers.values()
-    assert look(json.dumps(SHIPPED), *shipped, transport=transport) == []
+    """What is in the repository has nothing to be said about, on either transport; nor have the defaults."""
+    shipped = discover(ROOT / "jobs")
+    jobs, handlers = shipped.jobs.values(), shipped.handlers.values()
+    assert check_host_json(json.dumps(SHIPPED), {}, jobs, handlers, transport) == []
+    assert check_host_json(json.dumps(SHIPPED), {}, [job()], [take()], transport) == []
 
 
 BUS, QUEUES = "extensions.serviceBus", "extensions.queues"
@@ -75,17 +81,14 @@ BUS, QUEUES = "extensions.serviceBus", "extensions.queues"
             False,
         ),
         ("servicebus", f"{BUS}.maxAutoLockRenewalDuration", None, {"max_runtime": 900}, "value to 00:15:00", False),
-        ("servicebus", f"{BUS}.maxConcurrentCalls", 16, {}, "concurrency=8, and host.json", False),
-        ("servicebus", f"{BUS}.maxConcurrentCalls", None, {"concurrency": 2}, "run 16 of its", False),
-        ("storage", f"{QUEUES}.batchSize", 16, {}, "newBatchThreshold=2 let an instance run 18", False),
-        ("storage", f"{QUEUES}.batchSize", 4, {"concurrency": 3}, "set 2 and 1, or protect", False),
         ("storage", f"{QUEUES}.visibilityTimeout", None, {}, "visibilityTimeout=00:00:00: a message whose", False),
         ("storage", f"{QUEUES}.maxDequeueCount", 1, {}, "when its host died 1 time; set 5", False),
-        ("servicebus", "functionTimeout", "00:04:00", {"max_runtime": 240}, "max_runtime=240 s is not below", False),
-        ("servicebus", "functionTimeout", "00:30:00", {"max_runtime": None}, "has no max_runtime", False),
+        ("servicebus", "functionTimeout", "00:04:00", {"max_runtime": 240}, "functionTimeout=00:04:00 ends", False),
+        ("servicebus", "functionTimeout", "00:30:00", {"max_runtime": None}, "no max_runtime, and", False),
+        ("servicebus", "functionTimeout", "00:30:00", {"max_runtime": 1750}, "is told to end after 1740 s", False),
         ("servicebus", "functionTimeout", "soon", {}, 'functionTimeout="soon": write hours:minutes:seconds', True),
         ("servicebus", f"{BUS}.prefetchCount", "many", {}, 'prefetchCount="many": write 0 or another one', True),
-        ("servicebus", f"{BUS}.maxConcurrentCalls", True, {}, "maxConcurrentCalls=true: write 16", True),
+        ("storage", f"{QUEUES}.batchSize", True, {}, "batchSize=true: write 16", True),
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_told_with_its_remedy(
@@ -119,8 +122,29 @@ def test_application_settings_go_before_the_file() -> None:
 
 def test_an_app_without_handlers_may_have_any_figures() -> None:
     """Without handlers only the encoding counts, which the internal queue needs too."""
-    assert check_host_json('{"version": "2.0"}', {}, [], "storage") == []
-    assert len(check_host_json(changed(f"{QUEUES}.messageEncoding", "none"), {}, [], "storage")) == 1
+    assert check_host_json('{"version": "2.0"}', {}, [], [], "storage") == []
+    assert len(check_host_json(changed(f"{QUEUES}.messageEncoding", "none"), {}, [], [], "storage")) == 1
+
+
+def test_a_jobs_limit_and_the_number_of_jobs_are_looked_at_too() -> None:
+    """A job without a limit is told of; so is a queue that a few long runs keep from being read."""
+    [found] = check_host_json(json.dumps(SHIPPED), {}, [job(max_runtime=None)], [], "storage")
+    assert found.text.startswith("Job 'nightly': no max_runtime, and host.json functionTimeout=00:35:00 ends")
+    jobs = [job(f"job-{n}", max_runtime=60) for n in range(33)]
+    [found] = check_host_json(json.dumps(SHIPPED), {}, jobs, [], "storage")
+    assert "newBatchThreshold=32: what the 33 scheduled jobs" in found.text
+    assert "set 33 or more" in found.text
+    [found] = check_host_json('{"version": "2.0"}', {}, jobs[:9], [], "storage")
+    assert "newBatchThreshold=8" in found.text  # half of 16, the host's own default
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds"), [("00:35:00", 2040), ("00:00:30", 27), ("-1", float("inf")), (None, 1740)]
+)
+def test_a_run_ends_a_margin_before_the_host_ends_the_worker(timeout: str | None, seconds: float) -> None:
+    """A minute before functionTimeout, or a tenth of it where that is less."""
+    assert longest_run(changed("functionTimeout", timeout), {}) == seconds
+    assert longest_run("{", {}) == 1740
 
 
 def test_a_timeout_without_end_fits_everything() -> None:
@@ -128,35 +152,3 @@ def test_a_timeout_without_end_fits_everything() -> None:
     assert look(changed("functionTimeout", "-1"), take(max_runtime=1800)) == []
     [(text, _)] = look(changed("functionTimeout", "-1"), take(max_runtime=None))
     assert "give it a max_runtime" in text
-
-
-HANDLER = """
-from runonce import Message, handler  # noqa: E402
-
-@handler(queue="invoices", key="id", max_runtime=900)
-def take(message: Message) -> None:
-    pass
-"""
-
-
-def app(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (folder / "jobs").mkdir()
-    (folder / "jobs" / "handlers.py").write_text(HANDLER)
-    (folder / "host.json").write_text(text)
-    monkeypatch.setenv("RUNONCE_STORAGE", "UseDevelopmentStorage=true")
-    monkeypatch.setattr("runonce.hosts.functions.app.listen", lambda _: None)
-    return folder
-
-
-def test_the_app_says_so_when_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A warning is in the log, and the app starts; with something fatal it does not, and says why."""
-    with caplog.at_level(logging.WARNING, "runonce.functions"):
-        build(app(tmp_path, changed("functionTimeout", "00:10:00"), monkeypatch))
-    assert "Handler 'take': max_runtime=900 s is not below" in caplog.text
-    (tmp_path / "host.json").write_text(changed(f"{QUEUES}.messageEncoding", "none"))
-    with pytest.raises(SettingsError, match="messageEncoding"):
-        build(tmp_path)
-    (tmp_path / "host.json").unlink()
-    build(tmp_path)
