@@ -1,4 +1,8 @@
-"""The job you must not run twice: scheduled jobs and queue handlers on Azure, once each."""
+"""The job you must not run twice: scheduled jobs and queue handlers on Azure, once each.
+
+Public are this module, `runonce.testing` and `runonce.hosts.functions`. Every other module is internal, whatever its
+name looks like, and may change in any release.
+"""
 
 from runonce.client import effects, enqueue, enqueue_many
 from runonce.errors import (
