@@ -7,6 +7,7 @@ changed in a copy is taken over byte by byte. (AMQP 1.0, parts 1.6 and 3.2.)
 from __future__ import annotations
 
 import struct
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS, PROPERTIES, APPLICATION = 0x70, 0x71, 0x72, 0x73, 0x74
 NULL = b"\x40"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEDULED = b"x-opt-scheduled-enqueue-time"
 BROKERS_OWN = {
     f"x-opt-{name}"
@@ -104,6 +106,18 @@ def sequence_number(raw: bytes) -> int | None:
                 if _text(name) == "x-opt-sequence-number":
                     return _whole(number)
     return None
+
+
+def timestamps(raw: bytes) -> dict[str, datetime]:
+    """The application properties that are instants, which the SDK reads as whole numbers."""
+    found: dict[str, datetime] = {}
+    for code, _, value in _sections(raw):
+        if code == APPLICATION:
+            for name, told in _pairs(value):
+                if told[0] == 0x83:  # noqa: PLR2004 - a timestamp: milliseconds since 1970
+                    since = int.from_bytes(told[1:], "big", signed=True)
+                    found[_text(name)] = EPOCH + timedelta(milliseconds=since)
+    return found
 
 
 def _filled(values: list[bytes], count: int) -> list[bytes]:

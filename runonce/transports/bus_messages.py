@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ RESCHEDULES, ONLY_FOR, SENT_AS = "runonce-reschedules", "runonce-only-for", "run
 """Application properties of the toolkit's own messages."""
 BROKERS_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
 """Application properties that say why a message was dead-lettered, which is not so of its replay."""
+TICKS = 10
+"""In a microsecond, as .NET counts time."""
 MARKS = {RESCHEDULES, ONLY_FOR, SENT_AS, *BROKERS_OWN}
 
 
@@ -93,6 +95,10 @@ def delivery_of(
 ) -> Delivery:
     """A received message as a delivery; the SDK counts deliveries from 0."""
     properties = {str(_plain(k)): _plain(v) for k, v in (native.application_properties or {}).items()}
+    # Of today's instants the SDK makes numbers over 32 bits; only the message itself tells them from long ones.
+    if original is not None and any(isinstance(v, int) and abs(v) >= 2**31 for v in properties.values()):
+        instants = amqp.timestamps(original() or b"")
+        properties |= {name: _instant(at) for name, at in instants.items() if name in properties}
     own = take_own(properties)
     body, unreadable = _body(native)
     return Delivery(
@@ -123,6 +129,11 @@ def take_own(properties: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """A property in the types that every host has: text, number, boolean or None; on Functions it comes as JSON."""
+    descriptor = getattr(value, "descriptor", None)
+    if descriptor == b"com.microsoft:timespan":
+        return _span(int(value))
+    if descriptor == b"com.microsoft:datetime-offset":
+        return _instant(datetime(1, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(value) // TICKS))
     if isinstance(value, bytes):  # the SDK's form of text, symbols and bytes
         try:
             return value.decode()
@@ -131,6 +142,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value)
     return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _instant(at: datetime) -> str:
+    return at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _span(ticks: int) -> str:
+    """A length of time as .NET writes it: [-][days.]hours:minutes:seconds[.fraction]."""
+    seconds, fraction = divmod(abs(ticks), TICKS * 1_000_000)
+    days, seconds = divmod(seconds, 86_400)
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{'-' * (ticks < 0)}{f'{days}.' * bool(days)}{clock}{f'.{fraction:07}' * bool(fraction)}"
 
 
 def _body(native: ServiceBusReceivedMessage) -> tuple[bytes, str]:

@@ -830,13 +830,43 @@ def test_a_copy_and_a_replay_are_the_message_with_all_it_had(bus_pipe: BusPipe, 
     assert received.delivery.properties == {
         name: value if isinstance(value, str | bool | float | int) else str(value)
         for name, (_, value) in TYPED.items()
-    } | {"symbol": "gold", "binary": "/wA="}
+    } | {"symbol": "gold", "binary": "/wA=", "timestamp": "2026-09-21T14:13:20.000Z"}
     inbox.settle(received, DeadLetter("Failed", "because " * 400))
     registry = Registry(memory_stores(ManualClock()).claims, "shop", ManualClock(), "test")
     replay(registry, bus_pipe.sender, to, letters, letters.take(1)[0])
     again = _seen(bus_pipe.broker, bus, to.queue)
     assert again["rest"] == first["rest"]
     assert again["properties"] == first["properties"] | own
+
+
+def test_lengths_of_time_and_instants_are_text_on_every_host(bus_pipe: BusPipe, bus: Bus) -> None:
+    """What .NET sends as TimeSpan and DateTimeOffset is read as the Functions host would tell it."""
+    to = make_handler(bus_pipe.queue())
+    times = {
+        "span": (b"com.microsoft:timespan", 36_610_000_000 + 864_000_000_000 * 2),
+        "back": (b"com.microsoft:timespan", -10_000_001),
+        "offset": (b"com.microsoft:datetime-offset", 639_130_000_000_000_000),
+    }
+    properties: Any = {
+        name: {
+            "TYPE": AMQPTypes.described,
+            "VALUE": (
+                {"TYPE": AMQPTypes.symbol, "VALUE": kind},
+                {"TYPE": AMQPTypes.long, "VALUE": ticks},
+            ),
+        }
+        for name, (kind, ticks) in times.items()
+    }
+    bus.sender(to.queue).send_messages(ServiceBusMessage(BODY, application_properties=properties))
+    inbox = bus_pipe.inbox(to)
+    for _ in range(2):
+        [received] = receive(inbox)
+        assert received.delivery.properties == {
+            "span": "2.01:01:01",
+            "back": "-00:00:01.0000001",
+            "offset": "2026-04-28T19:06:40.000Z",
+        }
+        inbox.settle(received, Reschedule(0.0, "busy"))
 
 
 def test_a_copy_that_waits_has_that_much_less_to_live(bus_pipe: BusPipe, bus: Bus) -> None:

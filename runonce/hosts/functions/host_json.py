@@ -230,6 +230,12 @@ def _servicebus(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
 
 def _queues(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
     path = "extensions.queues"
+    for one in (one for one in handlers if one.queue_encoding == "none"):
+        yield Finding(
+            f'Handler {one.name!r}: queue_encoding="none", and the Functions host decodes every text, for host.json '
+            f"{path}.messageEncoding must be base64; have its senders encode, or handle the queue with `runonce work`.",
+            fatal=True,
+        )
     hidden = values.seconds(f"{path}.visibilityTimeout", "00:00:00")
     if hidden < SHORTEST_HIDING:
         yield Finding(

@@ -70,6 +70,7 @@ BUS, QUEUES = "extensions.serviceBus", "extensions.queues"
     ("transport", "path", "value", "options", "said", "fatal"),
     [
         ("storage", f"{QUEUES}.messageEncoding", "none", {}, 'messageEncoding="none": the toolkit writes Base64', True),
+        ("storage", f"{QUEUES}.messageEncoding", "base64", {"queue_encoding": "none"}, "decodes every text", True),
         ("servicebus", f"{BUS}.autoCompleteMessages", False, {}, "autoCompleteMessages=false: a Python", True),
         ("servicebus", f"{BUS}.prefetchCount", 20, {}, "prefetchCount=20: the locks", False),
         (
