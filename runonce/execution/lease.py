@@ -34,6 +34,13 @@ TRIES = 2
 """Calls in one renewal round, each with the store's call time-out."""
 RESOLUTION = timedelta(seconds=1)
 """Of the time in a server's answer."""
+STARVED = 2.0
+"""Seconds that a thread of ours may be late before it is said that something kept it from running."""
+STARVING = (
+    "its renewal was %.1f s late, for nothing else could run meanwhile: the process was paused, or one call of the job "
+    "holds the interpreter (a long regular expression, a C extension); run that call in a process of its own"
+)
+UNRENEWED = "its trusted time ran out before a renewal succeeded"
 PAUSE = 1.0
 """Seconds between renewal rounds once one has failed."""
 
@@ -163,15 +170,20 @@ class Lease:
         while not self._clock.wait(self._closed, self._trusted_until - self._clock.elapsed()):
             if self._lost is not None:
                 return
-            if self._clock.elapsed() >= self._trusted_until:
-                self._lose("its trusted time ran out before a renewal succeeded")
+            late = self._clock.elapsed() - self._trusted_until
+            if late >= 0:
+                self._lose(STARVING % late if late > STARVED else UNRENEWED)
                 return
 
     def _renew_forever(self) -> None:
         due = self._trusted_until - (self._terms.duration - self._terms.margin) + self._terms.renewal
         while not self._clock.wait(self._closed, min(due, self._trusted_until) - self._clock.elapsed()):
+            late = self._clock.elapsed() - min(due, self._trusted_until)
+            if late > STARVED:
+                log.warning("lease %s: %s", self.name, STARVING % late)
             if self._clock.elapsed() >= self._trusted_until:
-                self._lose("its trusted time ran out before a renewal succeeded")
+                why = STARVING % late if late > STARVED else UNRENEWED
+                self._lose(why)
                 return
             if self._clock.elapsed() >= self._renew_until:
                 due = float("inf")

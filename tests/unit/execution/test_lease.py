@@ -579,3 +579,12 @@ def test_the_renewing_thread_never_outlives_its_process(bench: Bench) -> None:
     assert thread.name == f"runonce-renew-{LOCK}"
     lease.release()
     assert not thread.is_alive()
+
+
+def test_a_starved_renewal_says_so(bench: Bench) -> None:
+    """Where the threads that renew did not get to run, the lease is lost for that reason and not by a silent store."""
+    lease = bench.kept()
+    bench.clock.advance(TRUST + 8)
+    assert bench.told.wait(10)
+    assert "nothing else could run meanwhile" in str(bench.lost[0])
+    assert not lease.held
