@@ -12,6 +12,7 @@ from runonce.messages.definition import path_parts
 from runonce.messages.rows import check_outbox
 from runonce.stores.columns import column_problem
 from runonce.stores.protocols import MAX_TRANSACTION
+from runonce.transports.copies import known_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,8 +49,8 @@ class Message:
         """The handler's name."""
         self.body: bytes = delivery.body
         """The body as it came."""
-        self.message_id: str = delivery.sent_as or delivery.message_id
-        """The id its sender gave it."""
+        self.message_id: str = known_as(delivery)
+        """The id its sender gave it; without one, on Service Bus, of its number in the queue."""
         self.delivery_count: int = delivery.delivery_count
         """1 on the first delivery."""
         self.enqueued_at: datetime | None = delivery.enqueued_at

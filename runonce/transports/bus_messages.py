@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceivedMessage
@@ -141,6 +142,8 @@ def _plain(value: Any) -> Any:
             return base64.b64encode(value).decode()
     if isinstance(value, Decimal):
         return float(value)
+    if isinstance(value, float) and not isfinite(value):
+        return "NaN" if isnan(value) else f"{'-' if value < 0 else ''}Infinity"
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 

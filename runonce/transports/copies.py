@@ -34,4 +34,5 @@ def copy_of(handler: Handler, delivery: Delivery, delay: float) -> Outgoing:
 
 def known_as(delivery: Delivery) -> str:
     """The id of a message's first sending; where its sender gave it none, one of its number in the queue."""
-    return delivery.sent_as or delivery.message_id or f"unnamed-{delivery.sequence}"
+    number = f"unnamed-{delivery.sequence}" if delivery.sequence else ""
+    return delivery.sent_as or delivery.message_id or number

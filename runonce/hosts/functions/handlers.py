@@ -56,7 +56,7 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
             connection=settings.storage.setting,
             data_type=func.DataType.BINARY,
         )
-        app.function_name(handler.name)(trigger(_function(runtime, handler, _from_storage)))
+        app.function_name(handler.name)(trigger(_function(runtime, handler, from_storage)))
         return
     connection = settings.servicebus
     if connection is None:
@@ -75,7 +75,7 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
         def read(message: func.ServiceBusMessage, source: Source = (entity, subscription)) -> Delivery:
             # The host tells no property's type, so a copy is made of the message as the broker has it.
             number = message.sequence_number or 0
-            return replace(_from_servicebus(message), original=lambda: originals().read(source, number))
+            return replace(from_servicebus(message), original=lambda: originals().read(source, number))
 
         if subscription is None:
             trigger = app.service_bus_queue_trigger(
@@ -105,7 +105,7 @@ def _function(runtime: Runtime, handler: Handler, read: Callable[[Any], Delivery
         with turns.one():
             _settle(runtime, handler, delivery, runtime.deliverer.deliver(handler, delivery))
 
-    kind = func.QueueMessage if read is _from_storage else func.ServiceBusMessage
+    kind = func.QueueMessage if read is from_storage else func.ServiceBusMessage
     handle.__annotations__ = {"message": kind, "return": None}
     return handle
 
@@ -144,7 +144,8 @@ def _settle(runtime: Runtime, handler: Handler, delivery: Delivery, settlement: 
             raise DeadLetteredError(f"{reason}: {description}")
 
 
-def _from_storage(message: func.QueueMessage) -> Delivery:
+def from_storage(message: func.QueueMessage) -> Delivery:
+    """A Storage queue's message as the transport's own inbox would deliver it."""
     from runonce.transports.envelope import unwrap  # noqa: PLC0415 - only where Storage queues are used
 
     delivery, _ = unwrap(
@@ -156,7 +157,8 @@ def _from_storage(message: func.QueueMessage) -> Delivery:
     return delivery
 
 
-def _from_servicebus(message: func.ServiceBusMessage) -> Delivery:
+def from_servicebus(message: func.ServiceBusMessage) -> Delivery:
+    """The same of a Service Bus message, but for `original`."""
     from runonce.transports.bus_messages import take_own  # noqa: PLC0415 - only where Service Bus is used
 
     properties = dict(message.application_properties or message.user_properties or {})
