@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runonce.errors import InputError
 from runonce.messages.message import Message
 from runonce.messages.reading import read_key
-from runonce.transports.ids import follow_up_id, sent_id
+from runonce.transports.ids import follow_up_id, known_id, sent_id
 from runonce.transports.protocols import Delivery, Outgoing
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def outgoing(
         # A message without its key is refused here already, where its sender sees it.
         name = read_key(handler, Message(handler, Delivery(data, ""))) if key is None else key
         message_id = sent_id(handler.target, handler.name, name, data)
-        known = f"{handler.target}:{name}" if key is None else key
+        known = known_id(handler.target, name) if key is None else key
     when = None if at is None else at.astimezone(UTC)
     return Outgoing(data, message_id, when, correlation_id, sent_as=known)
 

@@ -63,6 +63,11 @@ def sent_id(entity: str, handler: str, key: str, body: bytes) -> str:
     return _made(f"{entity}:{key}", "sent", entity, handler, key, fingerprint(body))
 
 
+def known_id(entity: str, key: str) -> str:
+    """What people know a message by, in logs and commands: its queue and key, as far as they can be shown."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", "_", f"{entity}:{key}")[:LONGEST_ID]
+
+
 def follow_up_id(
     entity: str, handler: str, body: bytes, *, sender: tuple[str, str, str, int], ordinal: int, key: str = ""
 ) -> str:

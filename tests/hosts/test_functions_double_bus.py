@@ -22,12 +22,12 @@ from tests.support.service_bus import Bus, broker_fixture, client_fixture, sdk_f
 pytestmark = sdk_forgets_sockets
 
 broker = broker_fixture(
-    Queue("text", lock=10),
-    Queue("binary", lock=10),
-    Queue("work", lock=3),
-    Queue("late", lock=60),
-    Queue("brief", lock=3),
-    Topic("orders", ("billing",)),
+    Queue("text", lock=10, dedup=600),
+    Queue("binary", lock=10, dedup=600),
+    Queue("work", lock=3, dedup=600),
+    Queue("late", lock=60, dedup=600),
+    Queue("brief", lock=3, dedup=600),
+    Topic("orders", ("billing",), dedup=600),
 )
 bus = client_fixture()
 

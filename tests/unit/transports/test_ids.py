@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runonce.transports.ids import LONGEST_ID, copy_id, fingerprint, follow_up_id, replay_id, root, sent_id
+from runonce.transports.ids import (
+    LONGEST_ID,
+    copy_id,
+    fingerprint,
+    follow_up_id,
+    known_id,
+    replay_id,
+    root,
+    sent_id,
+)
 
 quick = settings(derandomize=True, deadline=None, database=None, max_examples=100)
 SENDER = ("orders", "import_orders", "file-1", 0)
@@ -183,3 +192,10 @@ def test_copies_of_long_ids_that_differ_at_their_end_stay_apart() -> None:
     again = [copy_id("q", "h", one, b"", 2) for one in made]
     assert len({*made, *again}) == 4
     assert all(len(one) <= LONGEST_ID for one in itertools.chain(made, again))
+
+
+def test_what_people_know_a_message_by_is_one_short_line() -> None:
+    """Queue and key, without what would break a line of a log or obey a terminal, and not longer than an id."""
+    assert known_id("invoices", "A-17 ü") == "invoices:A-17 ü"
+    assert known_id("invoices", "a\nb\x1b[2J") == "invoices:a_b_[2J"
+    assert len(known_id("q", "x" * 512)) == LONGEST_ID
