@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from runonce.transports.copies import copy_of
+from runonce.transports.copies import copy_of, known_as
 from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 
@@ -38,7 +38,7 @@ class MemoryTransport:
     lock: float = 30.0
     queues: dict[str, list[Held]] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
-    """What happened, as "renew m-1"."""
+    """What happened, as "renew m-1", to the message known by that id."""
     fail: dict[str, list[TransportError]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class MemorySide:
     def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
         broker = self._broker
         for message in messages:
-            broker.note(f"send {message.message_id}", "send")
+            broker.note(f"send {message.sent_as or message.message_id}", "send")
             delay = 0.0 if message.at is None else (message.at - broker.clock.now()).total_seconds()
             delivery = Delivery(
                 message.body,
@@ -128,7 +128,7 @@ class MemorySide:
                     broker.queues.setdefault(f"{self._queue}/dead", []).append(dead)
             case Complete():
                 pass
-        broker.note(f"settle {received.delivery.message_id} {type(settlement).__name__}", "settle")
+        broker.note(f"settle {known_as(received.delivery)} {type(settlement).__name__}", "settle")
         self._delete(held, receipt)
 
     def _delete(self, held: Held, receipt: int) -> None:
@@ -139,7 +139,7 @@ class MemorySide:
 
     def renew(self, received: Received) -> Received | None:
         broker, (held, receipt) = self._broker, received.native
-        broker.note(f"renew {received.delivery.message_id}", "renew")
+        broker.note(f"renew {known_as(received.delivery)}", "renew")
         with broker.changed:
             if held.receipt != receipt:
                 return None
@@ -148,7 +148,7 @@ class MemorySide:
 
     def give_back(self, received: Received) -> None:
         held, _ = received.native
-        self._broker.note(f"give back {received.delivery.message_id}", "give_back")
+        self._broker.note(f"give back {known_as(received.delivery)}", "give_back")
         with self._broker.changed:
             held.visible_at = 0.0
 
@@ -164,11 +164,11 @@ class MemorySide:
         return Dead(held.delivery, held.reason, held.description, now, held, str(id(held)))
 
     def remove(self, dead: Dead) -> None:
-        self._broker.note(f"remove {dead.delivery.message_id}", "remove")
+        self._broker.note(f"remove {known_as(dead.delivery)}", "remove")
         self._delete(dead.native, dead.native.receipt)
 
     def put_back(self, dead: Dead) -> None:
-        self._broker.note(f"put back {dead.delivery.message_id}", "put_back")
+        self._broker.note(f"put back {known_as(dead.delivery)}", "put_back")
         with self._broker.changed:
             dead.native.visible_at = 0.0
 
