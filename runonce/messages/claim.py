@@ -222,6 +222,8 @@ class MessageClaim(Owned[tuple[MessageRow]]):
                 progress=dict(progress),
                 outbox=tuple(outbox),
                 follow_ups=follow_ups,
+                # With progress the deaths count anew: what kills a host is not what lies behind it.
+                abandoned=row.abandoned if (checkpoint, progress) == (row.checkpoint, row.progress) else 0,
             )
         )
         self.check()  # a handler that was paused meanwhile must not go on

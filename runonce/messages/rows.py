@@ -56,6 +56,7 @@ class MessageRow(Columns):
     attempt: int = 0
     failures: int = 0
     abandoned: int = 0
+    """How often its host died on it since it last made progress."""
     generation: int = 0
     """How often it was begun anew: by an operator's replay, or after it failed by a corrected body."""
     fingerprint: str = ""

@@ -173,7 +173,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         """
         self._change(
             lambda row: row,
-            lambda run: replace(run, checkpoint=checkpoint, progress=dict(progress)),
+            lambda run: _kept(run, checkpoint, progress),
             entries or {},
         )
 
@@ -271,3 +271,11 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
             f"Job {self._job.name}: its ledger has an entry {key!r} already, so nothing of this batch was written; "
             f"leave out what `run.ledger` contains."
         )
+
+
+def _kept(run: RunRow, checkpoint: str, progress: Mapping[str, int]) -> RunRow:
+    """The row with a checkpoint. With progress the deaths count anew: what kills a host is not what lies behind it."""
+    moved = (checkpoint, progress) != (run.checkpoint, run.progress)
+    return replace(
+        run, checkpoint=checkpoint, progress=dict(progress), abandoned=0 if moved else run.abandoned
+    )

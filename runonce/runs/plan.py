@@ -166,7 +166,10 @@ def _settled(job: ScheduledJob, row: JobRow, previous: RunRow, who: Claimant) ->
         final = replace(abandoned, outcome=Outcome.UNKNOWN, reason=reason)
         return _without(row, previous, final, Refused(reason, Outcome.UNKNOWN))
     if abandoned.abandoned >= MAX_ABANDONED:
-        reason = f"its host died during {MAX_ABANDONED} attempts; the job itself may be what kills it"
+        reason = (
+            f"its host died, or could not renew its lease, during {MAX_ABANDONED} attempts without progress; the job "
+            f"itself may be what kills it"
+        )
         final = replace(abandoned, outcome=Outcome.FAILED, reason=reason)
         return _without(row, previous, final, Refused(reason, Outcome.FAILED))
     return None

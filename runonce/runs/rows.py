@@ -141,7 +141,7 @@ class RunRow(Columns):
     attempt: int = 0
     failures: int = 0
     abandoned: int = 0
-    """How often its host died on it."""
+    """How often its host died on it since it last made progress."""
     generation: int = 0
     """How often an operator replayed it."""
     token: int = 0

@@ -594,3 +594,21 @@ def test_a_job_nobody_knows_cannot_be_paused() -> None:
         pause(bench.dispatcher, "hurly")
     assert not has_run_row(bench, hourly(), at(5))
     assert bench.stores.runs.get("test", "job:hurly") is None
+
+
+def test_a_run_that_gets_on_is_not_given_up() -> None:
+    """A host that dies after each batch is no sign of a job that kills it: deaths count anew with progress."""
+    job = hourly()
+    bench = bench_of(job)
+    started = start(bench.dispatcher, job, at(5))
+    for batch in range(1, 9):
+        started.run.checkpoint.save({"batch": batch})
+        die(started)
+        bench.clock.advance(AFTER_LEASE)
+        started = start(bench.dispatcher, job, at(5))
+    assert run_row(bench, job, at(5)).attempt == 9
+    for _ in range(3):
+        die(started)
+        bench.clock.advance(AFTER_LEASE)
+        started = start(bench.dispatcher, job, at(5))
+    assert run_row(bench, job, at(5)).abandoned == 4
