@@ -1,16 +1,29 @@
-"""For any program beside the hosts: sending messages to handlers, and reading what they wrote."""
+"""For any program beside the hosts: sending messages to handlers, reading what they wrote, and what operators decide.
+
+The functions about a job take what `@scheduled` made of it, or its name where it has left the code. They work on the
+storage and in the namespace of this process's settings, and raise SettingsError where one is missing, StoreError where
+storage does not answer, InputError or UnknownJobError with the remedy where nothing can be done.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Literal
+
+from runonce.errors import InputError
+from runonce.execution.log import user_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
+    from runonce.hosts.runtime import Runtime
     from runonce.messages.definition import Handler
+    from runonce.runs.decide import Which
+    from runonce.runs.definition import ScheduledJob
+    from runonce.runs.result import Result
     from runonce.stores.protocols import Value
     from runonce.transports.protocols import Sender
 
@@ -83,6 +96,117 @@ def effects(handler: Handler) -> Iterator[dict[str, Value]]:
 
     settings = Settings.from_env()
     return read_effects(Runtime(settings).stores.claims, settings.namespace, handler.name)
+
+
+def ask(job: ScheduledJob, at: datetime, *, parameters: Mapping[str, Any] | None = None) -> None:
+    """Ask the running hosts for a fire time; one that waits for its retry comes now."""
+    from runonce.runs import operate  # noqa: PLC0415 - as above
+
+    with _runtime(job) as runtime:
+        operate.ask(runtime.dispatcher, job, at.astimezone(UTC), job.params(parameters or {}))
+
+
+def backfill(
+    job: ScheduledJob, since: datetime, until: datetime, *, parameters: Mapping[str, Any] | None = None
+) -> Iterator[Result]:
+    """Run here every fire time from `since` to `until` that is not done, the oldest first; what came of each."""
+    from runonce.runs.backfill import backfill as run_all  # noqa: PLC0415 - as above
+    from runonce.runs.backfill import is_done, to_backfill  # noqa: PLC0415
+
+    params = job.params(parameters or {})
+    with _runtime(job) as runtime:
+        known = to_backfill(runtime.dispatcher, job, since.astimezone(UTC), until.astimezone(UTC), params)
+        left = [fire_time for fire_time, outcome in known if not is_done(outcome)]
+        yield from run_all(runtime.dispatcher, job, left, params)
+
+
+def pause(job: ScheduledJob | str, *, why: str, by: str = "") -> None:
+    """Start no more runs of a job, on any host; one that runs goes on."""
+    from runonce.runs import operate  # noqa: PLC0415 - as above
+
+    with _runtime(job) as runtime:
+        operate.pause(runtime.dispatcher, _name(job), why, by or user_name())
+
+
+def resume(job: ScheduledJob | str) -> None:
+    """Start runs of a paused job again; fire times that passed meanwhile go on record as skipped."""
+    from runonce.runs import operate  # noqa: PLC0415 - as above
+
+    with _runtime(job) as runtime:
+        operate.resume(runtime.dispatcher, _name(job))
+
+
+def resume_run(job: ScheduledJob | str, at: datetime, **decision: Any) -> None:
+    """Let a run that failed, is unknown or was cancelled go on: same idempotency key, from its checkpoint.
+
+    Args:
+        job: The job.
+        at: The fire time, an aware datetime.
+        decision: Of all verbs: `why`, kept on the run's record; `by`, who decides, default this system's user;
+            `parameters`, of a run that has some.
+    """
+    from runonce.runs import decide  # noqa: PLC0415 - as above
+
+    with _runtime(job) as runtime:
+        which = _which(job, at, **decision)
+        decide.resume_run(runtime.dispatcher, which)
+        decide.send(runtime.dispatcher, which)
+
+
+def replay(job: ScheduledJob | str, at: datetime, **decision: Any) -> None:
+    """Let a run that has ended be run again from its beginning, under another idempotency key; as `resume_run`."""
+    from runonce.runs import decide  # noqa: PLC0415 - as above
+
+    with _runtime(job) as runtime:
+        which = _which(job, at, **decision)
+        decide.replay(runtime.dispatcher, which)
+        decide.send(runtime.dispatcher, which)
+
+
+def mark(job: ScheduledJob | str, at: datetime, outcome: Literal["done", "failed"], **decision: Any) -> None:
+    """Say how a run ended, where only a person can know; nothing is run. As `resume_run`."""
+    from runonce.runs import decide  # noqa: PLC0415 - as above
+
+    with _runtime(job) as runtime:
+        decide.mark(runtime.dispatcher, _which(job, at, **decision), outcome)
+
+
+def cancel(job: ScheduledJob | str, at: datetime, **decision: Any) -> None:
+    """End a fire time for good, whether it runs, waits or is still to come; as `resume_run`."""
+    from runonce.runs import decide  # noqa: PLC0415 - as above
+
+    with _runtime(job) as runtime:
+        decide.cancel(runtime.dispatcher, _which(job, at, **decision))
+
+
+def _runtime(job: ScheduledJob | str) -> Runtime:
+    from runonce.hosts.discover import Discovered  # noqa: PLC0415 - as above
+    from runonce.hosts.runtime import Runtime  # noqa: PLC0415
+    from runonce.settings import Settings  # noqa: PLC0415
+
+    return Runtime(Settings.from_env(), found=Discovered({} if isinstance(job, str) else {job.name: job}))
+
+
+def _name(job: ScheduledJob | str) -> str:
+    return job if isinstance(job, str) else job.name
+
+
+def _which(
+    job: ScheduledJob | str,
+    at: datetime,
+    *,
+    why: str = "",
+    by: str = "",
+    parameters: Mapping[str, Any] | None = None,
+) -> Which:
+    from runonce.runs.decide import Which  # noqa: PLC0415 - as above
+
+    if at.tzinfo is None:
+        raise InputError(f"Job {_name(job)}: the fire time {at} has no time zone; give an aware datetime.")
+    if isinstance(job, str) and parameters:
+        raise InputError(f"Job {job}: give the job itself, not its name, with parameters.")
+    params = "" if isinstance(job, str) else job.params(parameters or {})
+    return Which(_name(job), at.astimezone(UTC), params, by or user_name(), why)
 
 
 def _sender() -> Sender:

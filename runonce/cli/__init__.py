@@ -14,7 +14,10 @@ from io import TextIOWrapper
 
 from runonce.cli.app import app
 
-MODULES = ("look", "status", "audit", "run", "serve", "enqueue", "operate", "dead_letters", "manifest")
+MODULES = (
+    *("look", "status", "audit", "run", "backfill", "serve", "enqueue"),
+    *("operate", "decide", "dead_letters", "manifest"),
+)
 """Modules with commands, in the order of `--help`."""
 
 for _module in MODULES:

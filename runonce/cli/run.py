@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from runonce.cli import exits, logs, output, times
-from runonce.cli.app import EXECUTE, JobName, Json, command, read_at
+from runonce.cli.app import EXECUTE, JobName, Json, command
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
 from runonce.cli.foreground import in_foreground
+from runonce.cli.which import At, Param, read_fire_time, read_params
+from runonce.errors import InputError
 from runonce.runs.definition import ScheduledJob
 from runonce.runs.dispatch import EARLY
 from runonce.runs.result import Refusal, Result
@@ -24,20 +26,16 @@ from runonce.runs.rows import Outcome
 @command(
     EXECUTE,
     "runonce run nightly_report",
-    "runonce run nightly_report --at 2026-11-29T03:00:00+03:00 --replay",
+    "runonce run nightly_report --at 2026-11-29",
+    "runonce run nightly_report --at 2026-11-29T03:00:00+03:00 --param region=us",
 )
 def run(
     ctx: typer.Context,
     job: JobName,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="INSTANT",
-            help="The fire time, ISO 8601; without an offset it is in the job's time zone. Default: now.",
-        ),
-    ] = None,
-    replay: Annotated[
-        bool, typer.Option("--replay", help="Run it again from its beginning although it is done.")
+    at: At = None,
+    param: Param = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Run an instant that the schedule does not name.")
     ] = False,
     ask: Annotated[bool, typer.Option("--ask", help="Do not run it here: ask the running hosts to.")] = False,
     scheduled: Annotated[
@@ -46,36 +44,41 @@ def run(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Run one fire time of a job here and now.
+    """Run one fire time of a job here: that of --at, or this second.
 
-    The schedule need not name it, and the job may be paused. A fire time that is done, here or on another host, is
-    not run again without --replay: the command ends with 3. Ctrl-C lets the run continue to the next point where it
-    can stop, and releases its lease; a running host resumes it, and so does the same command.
+    The job may be paused. A fire time that is done, here or on another host, is not run again: the command ends with
+    3, and `replay` runs it. With parameters it is a run of its own. Ctrl-C lets the run continue to the next point
+    where it can stop, and releases its lease; a running host resumes it, and so does the same command.
 
     --scheduled is what a Container Apps job starts: it ends with 0 when nothing is due, when another host holds the
     lease, and when a failed run waits for its next attempt.
     """
     context = Context.of(ctx)
     found = context.job(job)
-    _check_options(at, replay=replay, ask=ask, scheduled=scheduled)
+    if scheduled and (at or param or anyway or ask):
+        raise typer.BadParameter("it takes no other option but --json", param_hint="--scheduled")
     if scheduled:
         raise typer.Exit(run_scheduled(context, found, as_json=as_json))
     now = context.runtime.clock.now()
-    fire_time = read_at(at, found.schedule.time_zone, "--at") if at else now.replace(microsecond=0)
+    fire_time = read_fire_time(found, at) if at else now.replace(microsecond=0)
     if fire_time > now + EARLY:
         said = f"{times.to_utc(fire_time)} is still to come ({times.from_now(fire_time, now)})"
         raise typer.BadParameter(f"{said}; give one that has passed", param_hint="--at")
-    if at and found.schedule.snap(fire_time, tolerance=timedelta()) != fire_time:
-        output.note(f"{times.to_utc(fire_time)} is not a fire time of the schedule; it runs all the same")
+    if at and not anyway and found.schedule.snap(fire_time, tolerance=timedelta()) != fire_time:
+        near = [one for one in (found.schedule.previous(fire_time), found.schedule.next(fire_time)) if one]
+        raise InputError(
+            f"Job {found.name}: its schedule does not name {times.to_utc(fire_time)}; the nearest are "
+            f"{' and '.join(times.to_utc(one) for one in near) or 'none'}. Add --anyway to run it all the same."
+        )
+    params = read_params(found, param)
     if ask:
-        _ask(context, found, fire_time, as_json=as_json)
+        _ask(context, found, fire_time, params, as_json=as_json)
         return
-    raise typer.Exit(_run_here(context, found, fire_time, replay=replay, as_json=as_json))
+    raise typer.Exit(run_here(context, found, fire_time, params=params, as_json=as_json))
 
 
-def _run_here(
-    context: Context, job: ScheduledJob, fire_time: datetime, *, replay: bool, as_json: bool
-) -> int:
+def run_here(context: Context, job: ScheduledJob, fire_time: datetime, *, params: str, as_json: bool) -> int:
+    """Run a fire time in the foreground and say what came of it; the exit code."""
     logs.set_up(verbose=context.verbose, level=logging.INFO)
     # This read is not needed to run; it is what says in one line that storage is out of reach.
     if context.row(job.name).paused_at is not None:
@@ -83,7 +86,7 @@ def _run_here(
     dispatcher = context.runtime.dispatcher
 
     def work() -> Result:
-        return dispatcher.execute(job, fire_time, by="hand", replay=replay)
+        return dispatcher.execute(job, fire_time, by="hand", params=params)
 
     started = context.runtime.clock.elapsed()
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
@@ -98,13 +101,6 @@ def _run_here(
         typer.echo(told(result, seconds))
         _advise(context, result)
     return code
-
-
-def _check_options(at: str | None, *, replay: bool, ask: bool, scheduled: bool) -> None:
-    if scheduled and (at or replay or ask):
-        raise typer.BadParameter("it takes no other option but --json", param_hint="--scheduled")
-    if replay and ask:
-        raise typer.BadParameter("a replay is run here and now; leave out one of the two", param_hint="--ask")
 
 
 def result_json(result: Result) -> dict[str, Any]:
@@ -142,22 +138,22 @@ def _advise(context: Context, result: Result) -> None:
         output.note(f"a running host goes on with it; so does `{again}`")
 
 
-def _ask(context: Context, job: ScheduledJob, fire_time: datetime, *, as_json: bool) -> None:
+def _ask(context: Context, job: ScheduledJob, fire_time: datetime, params: str, *, as_json: bool) -> None:
     from runonce.runs.operate import ask  # noqa: PLC0415
     from runonce.runs.table import read_run  # noqa: PLC0415
 
     row = context.row(job.name)
-    previous = read_run(context.runtime.runs, job.name, fire_time)
+    previous = read_run(context.runtime.runs, job.name, fire_time, params)
     at = times.to_utc(fire_time)
     if previous is not None and previous[0].outcome.is_final and previous[0].outcome is not Outcome.SKIPPED:
-        reason = f"already {previous[0].outcome}; `runonce run {job.name} --at {at} --replay` runs it again"
+        reason = f"already {previous[0].outcome}; `runonce replay {job.name} --at {at}` runs it again"
         result = Result(job.name, fire_time, Outcome.SKIPPED, reason)
         if as_json:
             output.print_json({**result_json(result), "asked": False})
         else:
             typer.echo(told(result))
         raise typer.Exit(Exit.NOTHING_RAN)
-    request = ask(context.runtime.dispatcher, job, fire_time)
+    request = ask(context.runtime.dispatcher, job, fire_time, params)
     if as_json:
         output.print_json({"job": request.job, "fire_time": request.fire_time, "asked": True})
     else:

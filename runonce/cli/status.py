@@ -9,6 +9,7 @@ from runonce.cli import output, times
 from runonce.cli.app import LOOK, JobName, Json, command
 from runonce.cli.context import Context
 from runonce.runs import status as report
+from runonce.runs.parameters import parameters_json
 from runonce.runs.rows import Outcome, RunRow
 
 
@@ -160,7 +161,9 @@ def _why(run: RunRow) -> str:
     )
     done = ", ".join(f"{count} {name} done" for name, count in run.progress.items())
     unfinished = f"; {done}" if done and run.outcome is not Outcome.SUCCEEDED else ""
-    return f"{replayed}{output.short(run.reason, 400)}{retried}{unfinished}".strip("; ")
+    decided = f"; {run.decisions[-1]}" if run.decisions else ""
+    given = f"with {run.params}; " if run.params else ""
+    return f"{given}{replayed}{output.short(run.reason, 400)}{retried}{unfinished}{decided}".strip("; ")
 
 
 def _where_and_why(host: str, why: str, *, wide: bool) -> list[Any]:
@@ -206,6 +209,8 @@ def _run_json(run: RunRow) -> dict[str, Any]:
         "abandoned": run.abandoned,
         "replays": run.generation,
         "progress": run.progress,
+        "parameters": parameters_json(run.params),
+        "decisions": list(run.decisions),
         "error": run.error,
         "attempts": [_attempt_json(attempt) for attempt in run.attempts],
     }

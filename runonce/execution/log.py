@@ -6,6 +6,7 @@ variable (Python 3.13 and later) or in a thread-local (before), so a thread of o
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 import socket
@@ -35,6 +36,14 @@ def run_logger(job: str, what: str, attempt: int) -> RunLogger:
     """The logger a run is handed, `runonce.jobs.<job>`; `what` is its fire time or message."""
     name = f"{job} {what} #{attempt}"
     return RunLogger(logging.getLogger(f"runonce.jobs.{job}"), {"run": name, "job": job, "attempt": attempt})
+
+
+def user_name() -> str:
+    """Who a person at this machine is: the name of the system's user, or where there is none, of the process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # an id without a name, as in many containers
+        return host_name()
 
 
 def host_name() -> str:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from runonce.errors import ConflictError, Fenced, StoreError, StoreUnavailableError
 from runonce.execution.owned import Owned
 from runonce.execution.patience import patiently
-from runonce.runs.plan import By, Claimant, Plan, Refused, admit, of_this_version, plan, within
+from runonce.runs.plan import By, Claimant, Plan, Refused, admit, of_this_version, params_for, plan, within
 from runonce.runs.rows import (
     JobRow,
     Outcome,
@@ -62,7 +63,7 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
     by: By,
     age: timedelta = timedelta(),
     grace: timedelta = timedelta(),
-    replay: bool = False,
+    params: str = "",
 ) -> Claim | Refused:
     """Claim a fire time for the holder of the job's lease.
 
@@ -80,7 +81,7 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
             f"it is not due before {to_text(fire_time)}, and by storage's clock it is {to_text(server_now)}"
         )
     first_seen = server_now - min(age, grace)
-    who = Claimant(lease.holder, registry.host, by, registry.clock.now(), replay)
+    who = Claimant(lease.holder, registry.host, by, registry.clock.now())
     unknown = False
     look_at_run = by == "hand"
     drop_skipped = False
@@ -94,11 +95,12 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
         row = of_this_version(job, within(row, server_now), first_seen, min(first_seen, fire_time) - EARLY)
         if not unknown and (refused := admit(row, fire_time, who)):
             return refused
-        if by == "request" and fire_time not in row.pending and job.schedule.previous(fire_time) != fire_time:
-            return Refused("no schedule names this fire time, and nobody asked for it")
+        if isinstance(known := params_for(job, row, fire_time, by, params), Refused):
+            return known
+        who = replace(who, params=known)
         previous = None
         if look_at_run or fire_time in row.pending:
-            previous = read(lambda: read_run(registry, job.name, fire_time))
+            previous = read(partial(read_run, registry, job.name, fire_time, known))
         if unknown and previous is not None and previous[0].holder == lease.holder and etag is not None:
             return Claim(
                 registry, job, lease, (row, previous[0]), (etag, previous[1])
@@ -148,7 +150,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         rows: tuple[JobRow, RunRow],
         etags: tuple[str, str],
     ) -> None:
-        keys = (job_key(job.name), run_key(job.name, rows[1].fire_time))
+        keys = (job_key(job.name), run_key(job.name, rows[1].fire_time, rows[1].params))
         super().__init__(registry, registry.namespace, keys, rows, etags)
         self._job = job
         self._lease = lease
@@ -194,15 +196,16 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         def settle_job(row: JobRow) -> JobRow:
             pending = {t: p for t, p in row.pending.items() if t != fire_time}
             if outcome is Outcome.RETRYING:
-                pending[fire_time] = Pending("retrying", retry_at or now)
-            if outcome is Outcome.STOPPED:
-                pending[fire_time] = Pending("stopped", now, asked_at=now)  # the dispatcher asks at once
+                pending[fire_time] = Pending("retrying", retry_at or now, params=self.run.params)
+            if outcome is Outcome.STOPPED:  # the dispatcher asks at once
+                pending[fire_time] = Pending("stopped", now, asked_at=now, params=self.run.params)
             return replace(
                 row,
                 running=None,
                 holder="",
                 pending=pending,
                 last_fire_time=fire_time,
+                last_params=self.run.params,
                 last_outcome=outcome,
                 last_finished_at=now,
             )
@@ -258,6 +261,10 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
                 f"Job {self._job.name}: its rows were deleted while it ran; nothing was recorded."
             )
         row, run = decode_job(read[0]), decode_run(read[1])
+        if run.outcome is Outcome.CANCELLED and run.token == self.run.token:
+            raise Fenced(
+                f"Job {self._job.name}, fire time {self.run.fire_time}: {run.reason}; the write was refused."
+            )
         if run.holder != self._lease.holder or row.token != self.run.token:
             raise Fenced(
                 f"Job {self._job.name}, fire time {self.run.fire_time}: fencing token {self.run.token} is older "

@@ -7,8 +7,8 @@ the job's logic needs nothing of the toolkit but a `Run`.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Concatenate, get_args
 
 from runonce.errors import DefinitionError
 from runonce.execution.noted import note
@@ -21,11 +21,12 @@ from runonce.execution.options import (
     checked_seconds,
     checked_whole,
 )
+from runonce.runs.parameters import Parameter, arguments, canonical, parameters_of
 from runonce.schedules.misfire import Misfire
 from runonce.schedules.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from datetime import timedelta
 
     from runonce.runs.run import Run
@@ -38,7 +39,7 @@ class ScheduledJob:
     """A scheduled job's definition; what `@scheduled` returns."""
 
     name: str
-    body: Callable[[Run], Awaitable[None] | None]
+    body: Callable[..., Awaitable[None] | None]
     schedule: Schedule
     misfire: Misfire
     misfire_cap: int
@@ -48,13 +49,25 @@ class ScheduledJob:
     on_abandoned: OnAbandoned
     history_days: int | None = None
     """Days its runs are kept; None is RUNONCE_HISTORY_DAYS."""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict, hash=False)
+    """Its function's keyword-only arguments, which a run asked for by hand may give."""
 
     def __post_init__(self) -> None:
         note(self)
 
-    def __call__(self, run: Run) -> Awaitable[None] | None:
+    def __call__(self, run: Run, **given: Any) -> Awaitable[None] | None:
         """Call the function itself, with no lease and no claim: for tests of its logic."""
-        return self.body(run)
+        return self.body(run, **given)
+
+    def params(self, given: Mapping[str, Any]) -> str:
+        """Parameters, values or texts by name, as a run's row keeps them; raises InputError."""
+        return canonical(self.name, self.parameters, given)
+
+    def with_params(self, params: str) -> Callable[[Run], Awaitable[None] | None]:
+        """The function with a row's parameters, which raises InputError when called if they do not fit any more."""
+        if not params:
+            return self.body
+        return lambda run: self.body(run, **arguments(self.name, self.parameters, params))
 
     @property
     def is_async(self) -> bool:
@@ -79,8 +92,11 @@ def scheduled(
     max_runtime: float | timedelta | None = 1800.0,
     on_abandoned: OnAbandoned = "rerun",
     history_days: int | None = None,
-) -> Callable[[Callable[[Run], Awaitable[None] | None]], ScheduledJob]:
+) -> Callable[[Callable[Concatenate[Run, ...], Awaitable[None] | None]], ScheduledJob]:
     """Run a function once for each fire time of a schedule, whatever restarts, scales out or dies.
+
+    It is called with a `Run`. Keyword-only arguments (`def report(run: Run, *, region: str = "eu")`) keep their
+    defaults unless a run is asked for by hand with others.
 
     Args:
         schedule: NCRONTAB: second minute hour day month day-of-week; without seconds, second 0 is meant.
@@ -107,7 +123,7 @@ def scheduled(
             f'Job {given.__name__!r}: @scheduled has no schedule; write `@scheduled("0 0 3 * * *")` above it.'
         )
 
-    def define(body: Callable[[Run], Awaitable[None] | None]) -> ScheduledJob:
+    def define(body: Callable[Concatenate[Run, ...], Awaitable[None] | None]) -> ScheduledJob:
         checked_body("scheduled", body)
         job = checked_name(name if name is not None else body.__name__)
         _one_parameter(job, body, "run")
@@ -127,6 +143,7 @@ def scheduled(
             max_runtime=None if max_runtime is None else checked_seconds(job, "max_runtime", max_runtime),
             on_abandoned=on_abandoned,
             history_days=history_days,
+            parameters=parameters_of(job, body),
         )
 
     return define
@@ -135,9 +152,7 @@ def scheduled(
 def _one_parameter(job: str, body: Callable[..., Any], what: str) -> None:
     parameters = list(inspect.signature(body).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = [
-        p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
+    required = [p for p in positional if p.default is p.empty]
     if not positional or len(required) > 1:
         raise DefinitionError(
             f"Job {job!r}: its function takes ({', '.join(map(str, parameters))}); "

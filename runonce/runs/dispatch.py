@@ -138,27 +138,23 @@ class Dispatcher(Flow[Started]):
 
     # -- the flow -------------------------------------------------------------------------------------------
 
-    def execute(self, job: ScheduledJob, fire_time: datetime, *, by: By, replay: bool = False) -> Result:
+    def execute(self, job: ScheduledJob, fire_time: datetime, *, by: By, params: str = "") -> Result:
         """Run one fire time of a job, whose body may be sync or async, to its end in this thread."""
-        return self._steps(job, fire_time, by, replay=replay).run()
+        return self._steps(job, fire_time, by, params).run()
 
     async def execute_async(
-        self, job: ScheduledJob, fire_time: datetime, *, by: By, replay: bool = False
+        self, job: ScheduledJob, fire_time: datetime, *, by: By, params: str = ""
     ) -> Result:
         """The same for an async body, without blocking the event loop this is called on."""
-        return await self._steps(job, fire_time, by, replay=replay).run_async()
+        return await self._steps(job, fire_time, by, params).run_async()
 
-    def _steps(
-        self, job: ScheduledJob, fire_time: datetime, by: By, *, replay: bool
-    ) -> Steps[Started, Result]:
+    def _steps(self, job: ScheduledJob, fire_time: datetime, by: By, params: str) -> Steps[Started, Result]:
         return Steps(
-            lambda: self.begin(job, fire_time, by=by, replay=replay),
+            lambda: self.begin(job, fire_time, by=by, params=params),
             lambda started, _, error: self.finish(started, error),
         )
 
-    def begin(
-        self, job: ScheduledJob, fire_time: datetime, *, by: By, replay: bool = False
-    ) -> Started | Result:
+    def begin(self, job: ScheduledJob, fire_time: datetime, *, by: By, params: str = "") -> Started | Result:
         """Lease, claim, and a run to hand to the body; or why nothing runs here."""
         with self._inflight.beginning():
             if self.stop.cause is not None:
@@ -166,9 +162,9 @@ class Dispatcher(Flow[Started]):
             early = fire_time - self.clock.now()
             if by == "timer" and timedelta() < early <= EARLIEST:
                 self.clock.wait(self.stop.event, early.total_seconds())
-            return self._begin(job, fire_time.astimezone(UTC).replace(microsecond=0), by=by, replay=replay)
+            return self._begin(job, fire_time.astimezone(UTC).replace(microsecond=0), by=by, params=params)
 
-    def _begin(self, job: ScheduledJob, fire_time: datetime, *, by: By, replay: bool) -> Started | Result:
+    def _begin(self, job: ScheduledJob, fire_time: datetime, *, by: By, params: str) -> Started | Result:
         try:
             lease = Lease.acquire(
                 self.stores.leases, self.registry.lock_name(job.name), self.settings.lease, self.clock
@@ -180,7 +176,7 @@ class Dispatcher(Flow[Started]):
         try:
             self.server_clock.note(lease.server_now())
             claimed = claim(
-                self.registry, job, fire_time, lease, by=by, age=self.age, grace=self.grace, replay=replay
+                self.registry, job, fire_time, lease, by=by, age=self.age, grace=self.grace, params=params
             )
         except (StoreError, RunInterrupted) as error:
             lease.release()
@@ -234,7 +230,7 @@ class Dispatcher(Flow[Started]):
         )
         started = Started(
             who=f"Job {job.name}",
-            body=job.body,
+            body=job.with_params(claimed.run.params),
             arguments=(run,),
             stop=stop,
             job=job,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runonce.errors import InputError, UnknownJobError
-from runonce.runs.plan import forgotten, of_this_version, passed_over
+from runonce.runs.plan import Refused, forgotten, of_this_version, params_for, passed_over
 from runonce.runs.requests import Request, send_request
 from runonce.runs.rows import JobRow, Pending
 from runonce.runs.table import change_job
@@ -24,18 +24,21 @@ MOST_PENDING = 100
 """Unfinished fire times that can be asked for; a job's row has room for some two hundred."""
 
 
-def ask(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime) -> Request:
+def ask(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime, params: str = "") -> Request:
     """Ask the running hosts for a fire time, whichever is free first. One that waits for its retry comes now.
 
     Raises:
-        InputError: The job has a hundred unfinished fire times already, or the fire time is older than its history.
+        InputError: The job has a hundred unfinished fire times already, the fire time is older than its history, or
+            it is unfinished with other parameters.
     """
     now = dispatcher.clock.now()
 
     def asked(row: JobRow) -> JobRow:
         if (gone := forgotten(row, fire_time)) is not None:
             raise InputError(f"Job {job.name}, fire time {to_text(fire_time)}: {gone}.")
-        entry = row.pending.get(fire_time) or Pending("asked", now)
+        if isinstance(known := params_for(job, row, fire_time, "hand", params), Refused):
+            raise InputError(f"Job {job.name}, fire time {to_text(fire_time)}: {known.reason}.")
+        entry = row.pending.get(fire_time) or Pending("asked", now, params=params)
         if len(row.pending) >= MOST_PENDING and fire_time not in row.pending:
             raise InputError(
                 f"Job {job.name}: {len(row.pending)} fire times are unfinished already, and its row holds no more; "
@@ -50,12 +53,13 @@ def ask(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime) -> Reque
     return Request(job.name, fire_time, "asked")
 
 
-def pause(dispatcher: Dispatcher, name: str, why: str = "") -> JobRow:
+def pause(dispatcher: Dispatcher, name: str, why: str = "", by: str = "") -> JobRow:
     """Start no more runs of the job; one that runs goes on."""
     now = dispatcher.clock.now()
+    said = ", ".join(part for part in (why, by and f"by {by}") if part)
 
     def paused(row: JobRow) -> JobRow:
-        return replace(row, paused_at=row.paused_at or now, paused_why=why or row.paused_why)
+        return replace(row, paused_at=row.paused_at or now, paused_why=said or row.paused_why)
 
     return _change(dispatcher, name, paused)
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from runonce.execution.options import MAX_ABANDONED
-from runonce.runs.rows import KEPT_ATTEMPTS, KEPT_MARKS, JobRow, Mark, Outcome, Pending, RunRow
+from runonce.runs.rows import AGAIN, KEPT_ATTEMPTS, KEPT_MARKS, JobRow, Mark, Outcome, Pending, RunRow
 from runonce.schedules.misfire import Misfire, missed
 from runonce.schedules.schedule import LATE
 from runonce.stores.columns import to_text
@@ -41,7 +41,8 @@ class Claimant:
     host: str
     by: By
     now: datetime
-    replay: bool = False
+    params: str = ""
+    """Of the run that is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,25 @@ def forgotten(row: JobRow, fire_time: datetime) -> str | None:
         return None
     return (
         f"its record, if there was one, is removed by now (history begins at {to_text(row.history_from)}); "
-        f"`runonce run {row.name} --at {to_text(fire_time)} --replay` runs it"
+        f"`runonce replay {row.name} --at {to_text(fire_time)}` runs it"
     )
+
+
+def params_for(job: ScheduledJob, row: JobRow, fire_time: datetime, by: By, params: str) -> str | Refused:
+    """The parameters a fire time is claimed with; one fire time is unfinished with one set of them at a time."""
+    waiting = row.pending.get(fire_time)
+    if by == "request":
+        if waiting is None and job.schedule.previous(fire_time) != fire_time:
+            return Refused("no schedule names this fire time, and nobody asked for it")
+        return "" if waiting is None else waiting.params
+    if waiting is not None and waiting.params != params:
+        return Refused(
+            f"it is unfinished with {waiting.params or 'no parameters'}; wait until that has ended"
+        )
+    due = row.watermark is not None and fire_time > max(row.watermark, row.since or row.watermark)
+    if params and due and job.schedule.previous(fire_time) == fire_time:
+        return Refused("the schedule's own run of this fire time has not begun; that one comes first")
+    return params
 
 
 def plan(job: ScheduledJob, row: JobRow, previous: RunRow | None, fire_time: datetime, who: Claimant) -> Plan:
@@ -120,9 +138,9 @@ def plan(job: ScheduledJob, row: JobRow, previous: RunRow | None, fire_time: dat
     if previous is not None and (settled := _settled(job, row, previous, who)) is not None:
         return settled
     gone = forgotten(row, fire_time) if previous is None and who.by == "hand" else None
-    if gone is not None and not who.replay:
+    if gone is not None:
         return Plan(row, None, refused=Refused(gone))
-    fresh = RunRow(job=job.name, fire_time=fire_time, generation=0 if gone is None else 1)
+    fresh = RunRow(job=job.name, fire_time=fire_time, params=who.params)
     run = _next_attempt(previous, fresh, who)
     token = row.token + 1
     run = replace(run, token=token)
@@ -133,7 +151,7 @@ def plan(job: ScheduledJob, row: JobRow, previous: RunRow | None, fire_time: dat
         running=fire_time,
         holder=who.holder,
         host=who.host,
-        pending={**row.pending, fire_time: Pending("running", who.now)},
+        pending={**row.pending, fire_time: Pending("running", who.now, params=who.params)},
     )
     return Plan(row, run, skipped)
 
@@ -153,12 +171,13 @@ def _settled(job: ScheduledJob, row: JobRow, previous: RunRow, who: Claimant) ->
     if previous.outcome.is_final:
         pending = row.pending.get(previous.fire_time)
         by_hand = who.by == "hand" or (pending is not None and pending.why == "asked")
-        if who.replay or (by_hand and previous.outcome is Outcome.SKIPPED):
+        again = pending is not None and pending.why in AGAIN
+        if again or (by_hand and previous.outcome is Outcome.SKIPPED):
             return None
         ended = to_text(previous.finished_at and previous.finished_at.replace(microsecond=0))
-        again = f"; `runonce run {job.name} --at {to_text(previous.fire_time)} --replay` runs it again"
-        return _without(row, previous, None, Refused(f"already {previous.outcome} at {ended}{again}"))
-    if previous.outcome is not Outcome.RUNNING or who.replay:
+        how = f"; `runonce replay {job.name} --at {to_text(previous.fire_time)}` runs it again from its beginning"
+        return _without(row, previous, None, Refused(f"already {previous.outcome} at {ended}{how}"))
+    if previous.outcome is not Outcome.RUNNING:
         return None
     abandoned = replace(previous, abandoned=previous.abandoned + 1, finished_at=who.now)
     if job.on_abandoned == "hold":
@@ -183,6 +202,7 @@ def _without(row: JobRow, previous: RunRow, final: RunRow | None, refused: Refus
         row = replace(
             row,
             last_fire_time=final.fire_time,
+            last_params=final.params,
             last_outcome=final.outcome,
             last_finished_at=final.finished_at,
         )
@@ -190,18 +210,14 @@ def _without(row: JobRow, previous: RunRow, final: RunRow | None, refused: Refus
 
 
 def _next_attempt(previous: RunRow | None, fresh: RunRow, who: Claimant) -> RunRow:
-    """The run's row for this attempt: what earlier ones achieved is kept, unless it is a replay."""
+    """The run's row for this attempt; what earlier ones achieved is kept."""
     if previous is not None and previous.outcome is Outcome.SKIPPED:
         previous = None  # nothing ever ran, so there is nothing to keep or to repeat
     run = previous or fresh
-    if previous is not None:
+    if previous is not None and previous.attempt:
         run = replace(run, attempts=(*run.attempts, _closed_attempt(previous))[-KEPT_ATTEMPTS:])
         if previous.outcome is Outcome.RUNNING:
             run = replace(run, abandoned=run.abandoned + 1)
-        if previous.outcome.is_final:
-            run = replace(
-                run, generation=run.generation + 1, failures=0, abandoned=0, checkpoint="", progress={}
-            )
     return replace(
         run,
         outcome=Outcome.RUNNING,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runonce.execution.registry import Registry
     from runonce.stores.protocols import Row, TableStore
 
-REMOVABLE = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SKIPPED)
+REMOVABLE = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SKIPPED, Outcome.CANCELLED)
 """Whatever else a run is, somebody has to finish it or to decide about it."""
 
 
@@ -59,7 +59,9 @@ def purge_runs(registry: Registry, name: str, before: datetime, check: Callable[
         return 0
     # Noted before anything is removed: a run by hand must not take a fire time for new because its row is gone.
     row = change_job(registry, name, lambda row, is_known: _from(row, before) if is_known else row)
-    needed = {run_key(name, t) for t in (*row.pending, row.running, row.last_fire_time) if t is not None}
+    needed = {run_key(name, t, pending.params) for t, pending in row.pending.items()}
+    if row.last_fire_time is not None:
+        needed.add(run_key(name, row.last_fire_time, row.last_params))
     rows = (old for old in chain([first], ended) if old.key not in needed and not _has_token(old, row.token))
     return remove(registry.table, registry.namespace, rows, check)
 

@@ -15,7 +15,7 @@ from runonce.errors import ConflictError, ScheduleError, StoreError
 from runonce.runs.audit import log_heartbeat
 from runonce.runs.plan import account_for_missed, of_this_version, passed_over, schedule_text, within
 from runonce.runs.requests import ASK_AGAIN, Request, send_request
-from runonce.runs.rows import JobRow, Pending
+from runonce.runs.rows import Pending
 from runonce.runs.table import commit_with, fresh_job, read_jobs
 from runonce.schedules.schedule import LATE, Schedule
 from runonce.schedules.zones import SECOND
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.dispatch import Dispatcher
-    from runonce.runs.rows import RunRow
+    from runonce.runs.rows import JobRow, RunRow
 
 log = logging.getLogger("runonce.runs.recovery")
 
@@ -99,7 +99,7 @@ def _recover_job(
     if fire_time is not None:
         pending = counted.pending[fire_time]
         why = "abandoned" if pending.why == "running" else pending.why
-        entry = Pending(why, pending.not_before, asked_at=now)
+        entry = replace(pending, why=why, asked_at=now)
         counted = replace(counted, pending={**counted.pending, fire_time: entry})
     if fire_time is None and skipped is None and counted.pending == row.pending and not is_new:
         return None  # the watermark alone is not worth a write every minute

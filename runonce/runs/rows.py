@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping  # noqa: TC003 - the codec reads the annotations
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from runonce.stores.columns import Columns, compact, decode, from_text, to_text
+from runonce.transports.ids import digest
 
 if TYPE_CHECKING:
     from runonce.stores.protocols import Row
@@ -25,7 +26,8 @@ FAR_FUTURE = 9_999_999_999
 KEPT_MARKS = 3
 """Other schedules of a job that are remembered: versions that live side by side, or did a moment ago."""
 KEPT_ATTEMPTS = 10
-"""Earlier attempts kept on a run's row."""
+"""Earlier attempts kept on a run's row, and operators' decisions."""
+LONGEST_DECISION = 500
 
 
 class Outcome(StrEnum):
@@ -39,14 +41,17 @@ class Outcome(StrEnum):
     STOPPED = "stopped"
     ABANDONED = "abandoned"
     UNKNOWN = "unknown"
+    CANCELLED = "cancelled"
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing but an operator's replay starts this fire time again."""
-        return self in (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SKIPPED, Outcome.UNKNOWN)
+        """Whether nothing but an operator's decision starts this fire time again."""
+        return self not in (Outcome.RUNNING, Outcome.RETRYING, Outcome.STOPPED, Outcome.ABANDONED)
 
 
-Unfinished = Literal["running", "abandoned", "retrying", "stopped", "missed", "asked"]
+Unfinished = Literal["running", "abandoned", "retrying", "stopped", "missed", "asked", "resumed", "replayed"]
+AGAIN: tuple[Unfinished, ...] = ("resumed", "replayed")
+"""An operator's decision to start what has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Pending:
     not_before: datetime
     asked_at: datetime | None = None
     """When a request for it was last put in the queue, so that requests do not pile up."""
+    params: str = ""
+    """The parameters it was asked for with, as on its run's row."""
 
     def is_due(self, now: datetime) -> bool:
         """Whether it may start. Only a retry waits: hosts' clocks differ, and no other reason hangs on them."""
@@ -85,7 +92,12 @@ def _marks(text: str) -> Mapping[str, Mark]:
 def _pending_text(pending: Mapping[datetime, Pending]) -> str:
     return compact(
         {
-            to_text(t): {"why": p.why, "not_before": to_text(p.not_before), "asked_at": to_text(p.asked_at)}
+            to_text(t): {
+                "why": p.why,
+                "not_before": to_text(p.not_before),
+                "asked_at": to_text(p.asked_at),
+                **({"params": p.params} if p.params else {}),
+            }
             for t, p in sorted(pending.items())
         }
     )
@@ -94,7 +106,7 @@ def _pending_text(pending: Mapping[datetime, Pending]) -> str:
 def _pending(text: str) -> Mapping[datetime, Pending]:
     return {
         datetime.fromisoformat(t): Pending(
-            p["why"], datetime.fromisoformat(p["not_before"]), from_text(p["asked_at"])
+            p["why"], datetime.fromisoformat(p["not_before"]), from_text(p["asked_at"]), p.get("params", "")
         )
         for t, p in json.loads(text).items()
     }
@@ -124,15 +136,21 @@ class JobRow(Columns):
         default_factory=dict, metadata={"write": _pending_text, "read": _pending}
     )
     last_fire_time: datetime | None = None
+    last_params: str = ""
     last_outcome: str = ""
     last_finished_at: datetime | None = None
     history_from: datetime | None = None
     """Runs of earlier fire times may have been removed, so that a missing row does not say that nothing ran."""
 
+    def params_of(self, fire_time: datetime) -> str:
+        """The parameters of an unfinished fire time."""
+        pending = self.pending.get(fire_time)
+        return "" if pending is None else pending.params
+
 
 @dataclass(frozen=True, slots=True)
 class RunRow(Columns):
-    """One fire time's claim and record in one: `run:{name}:{fire time, counting down}`."""
+    """A fire time's claim and record in one: `run:{name}:{fire time, counting down}`; with parameters, `…:{digest}`."""
 
     job: str
     fire_time: datetime
@@ -161,20 +179,32 @@ class RunRow(Columns):
     """Items done, by the name of the `run.batches` loop."""
     attempts: tuple[Mapping[str, str], ...] = ()
     """Earlier attempts, oldest first."""
+    decisions: tuple[str, ...] = ()
+    """What operators decided about it: when, who, what and why; oldest first."""
+    params: str = ""
+    """JSON of the parameters that differ from the function's own defaults; what they are is part of which run it is."""
 
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt at this fire time; another one after an operator's replay."""
         replayed = f":{self.generation}" if self.generation else ""
-        return f"{self.job}:{self.fire_time:%Y%m%dT%H%M%SZ}{replayed}"
+        return f"{self.job}:{self.fire_time:%Y%m%dT%H%M%SZ}{_suffix('-', self.params)}{replayed}"
+
+    def decided(self, decision: str) -> RunRow:
+        """The row with one more decision."""
+        return replace(self, decisions=(*self.decisions, decision[:LONGEST_DECISION])[-KEPT_ATTEMPTS:])
 
 
 def job_key(name: str) -> str:
     return f"job:{name}"
 
 
-def run_key(name: str, fire_time: datetime) -> str:
-    return f"run:{name}:{FAR_FUTURE - int(fire_time.timestamp()):010d}"
+def run_key(name: str, fire_time: datetime, params: str = "") -> str:
+    return f"run:{name}:{FAR_FUTURE - int(fire_time.timestamp()):010d}{_suffix(':', params)}"
+
+
+def _suffix(separator: str, params: str) -> str:
+    return f"{separator}{digest(params)[:16]}" if params else ""
 
 
 def entry_key(job: str, key: str) -> str:

@@ -7,8 +7,9 @@ look at its lease for a job that is running.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from runonce.runs.parameters import parameters_json
 from runonce.runs.rows import JobRow, Outcome, RunRow, decode_run, key_range
 from runonce.runs.table import read_job, read_jobs, read_run
 
@@ -24,6 +25,7 @@ class Running:
     """A run that has begun and not ended."""
 
     fire_time: datetime
+    parameters: dict[str, Any]
     attempt: int
     host: str
     since: datetime | None
@@ -47,8 +49,9 @@ class Waiting:
 
     fire_time: datetime
     why: str
-    """abandoned, retrying, stopped, missed or asked."""
+    """abandoned, retrying, stopped, missed, asked, resumed or replayed."""
     not_before: datetime
+    parameters: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,9 @@ def _as_it_is(dispatcher: Dispatcher, run: RunRow) -> RunRow:
     running = _running(dispatcher, read_job(dispatcher.registry, run.job)[0])
     if running is not None and running.lease_held and running.fire_time == run.fire_time:
         return run
-    found = read_run(dispatcher.registry, run.job, run.fire_time)  # it may have ended since it was read
+    found = read_run(
+        dispatcher.registry, run.job, run.fire_time, run.params
+    )  # it may have ended since it was read
     run = run if found is None else found[0]
     return replace(run, outcome=Outcome.ABANDONED) if run.outcome is Outcome.RUNNING else run
 
@@ -109,7 +114,7 @@ def _as_it_is(dispatcher: Dispatcher, run: RunRow) -> RunRow:
 def _status(dispatcher: Dispatcher, row: JobRow, unreadable: str) -> JobStatus:
     job = dispatcher.jobs.get(row.name)
     pending = (
-        Waiting(fire_time, entry.why, entry.not_before)
+        Waiting(fire_time, entry.why, entry.not_before, parameters_json(entry.params))
         for fire_time, entry in sorted(row.pending.items())
         if fire_time != row.running
     )
@@ -134,12 +139,12 @@ def _running(dispatcher: Dispatcher, row: JobRow) -> Running | None:
         return None
     held = dispatcher.stores.leases.held(dispatcher.registry.lock_name(row.name))
     found = read_run(
-        dispatcher.registry, row.name, row.running
+        dispatcher.registry, row.name, row.running, row.params_of(row.running)
     )  # after the lease: a run ends before it releases
     run = RunRow(row.name, row.running) if found is None else found[0]
     if run.outcome is not Outcome.RUNNING:
         return None  # it ended just now
-    return Running(row.running, run.attempt, row.host, run.started_at, held)
+    return Running(row.running, parameters_json(run.params), run.attempt, row.host, run.started_at, held)
 
 
 def _last(dispatcher: Dispatcher, row: JobRow) -> Last | None:
@@ -147,7 +152,7 @@ def _last(dispatcher: Dispatcher, row: JobRow) -> Last | None:
         return None
     reason = ""
     if row.last_outcome != Outcome.SUCCEEDED:
-        found = read_run(dispatcher.registry, row.name, row.last_fire_time)
+        found = read_run(dispatcher.registry, row.name, row.last_fire_time, row.last_params)
         # By now it may be running again; then the reason is that of its latest closed attempt.
         if found is not None:
             attempts = found[0].attempts

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runonce.runs.table")
 
-TRIES = 5
+TRIES = 50
+"""Rounds against other writers: a job that saves all the time leaves an operator little room between two."""
 
 
 def read_job(registry: Registry, name: str) -> tuple[JobRow, str | None]:
@@ -51,20 +52,24 @@ def fresh_job(registry: Registry, name: str) -> JobRow:
         if not run.outcome.is_final:
             waits = run.outcome is Outcome.RETRYING and run.retry_at is not None
             pending[run.fire_time] = Pending(
-                "retrying" if waits else "abandoned", run.retry_at or run.started_at or run.fire_time
+                "retrying" if waits else "abandoned",
+                run.retry_at or run.started_at or run.fire_time,
+                params=run.params,
             )
     return JobRow(name, token=token, pending=pending)
 
 
-def read_run(registry: Registry, name: str, fire_time: datetime) -> tuple[RunRow, str] | None:
+def read_run(
+    registry: Registry, name: str, fire_time: datetime, params: str = ""
+) -> tuple[RunRow, str] | None:
     """The row of a fire time's run and its ETag, or None."""
-    row = registry.table.get(registry.namespace, run_key(name, fire_time))
+    row = registry.table.get(registry.namespace, run_key(name, fire_time, params))
     return None if row is None else (decode_run(row), row.etag)
 
 
 def write(row: JobRow | RunRow, etag: str | None) -> Write:
     """The write that makes the row so, if it still is what it was."""
-    key = job_key(row.name) if isinstance(row, JobRow) else run_key(row.job, row.fire_time)
+    key = job_key(row.name) if isinstance(row, JobRow) else run_key(row.job, row.fire_time, row.params)
     return Insert(key, encode(row)) if etag is None else Replace(key, encode(row), etag)
 
 

@@ -69,18 +69,15 @@ class MemoryLeases:
             if self._holders.get(name, ("",))[0] == holder:
                 del self._holders[name]
 
-    def break_lease(self, name: str) -> bool:
+    def break_lease(self, name: str, holder: str | None = None) -> bool:
         with self._lock:
-            held = self._current(name) is not None
-            self._holders.pop(name, None)
-            return held
-
-    def revoke(self, name: str, holder: str) -> bool:
-        with self._lock:
-            if self._current(name) is None or self._holders[name][0] != holder:
+            if self._current(name) is None:
                 return False
-            _, duration, ends = self._holders[name]
-            self._holders[name] = (str(uuid.uuid4()), duration, ends)
+            has_it, duration, ends = self._holders.pop(name)
+            if holder is not None:
+                ours = has_it == holder
+                self._holders[name] = (str(uuid.uuid4()) if ours else has_it, duration, ends)
+                return ours
             return True
 
     def held(self, name: str) -> bool:

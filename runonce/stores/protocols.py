@@ -38,12 +38,11 @@ class LeaseStore(Protocol):
         """Give the lease up. Silent when it is not the holder's (any more): that is what release wants."""
         ...
 
-    def break_lease(self, name: str) -> bool:
-        """End the lease at once, whoever holds it; False when nobody does."""
-        ...
+    def break_lease(self, name: str, holder: str | None = None) -> bool:
+        """End the lease at once, whoever holds it; False when nobody does.
 
-    def revoke(self, name: str, holder: str) -> bool:
-        """Let the holder renew no more, and nobody else acquire before its term ends; False when it is not its lease."""
+        With a holder, only if that one has it: it can renew no more, and the lock stays taken to the end of its term.
+        """
         ...
 
     def held(self, name: str) -> bool:

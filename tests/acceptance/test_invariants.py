@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.faults import Boundary, Fault
-from support.flows import die, start, stop_at, work_off
+from support.flows import die, replayed, start, stop_at, work_off
 from support.proxy import DROP_REPLY, FAILED_AFTER_APPLY, StorageProxy
 
 from runonce.clock import SystemClock
@@ -127,7 +127,7 @@ def test_1_what_is_done_never_starts_again(hosts: Hosts) -> None:
     for thread in threads:
         thread.join()
     assert starts == [1]
-    assert hosts.host(job).execute(job, T, by="hand", replay=True).outcome is Outcome.SUCCEEDED
+    assert replayed(hosts.host(job), job, T).outcome is Outcome.SUCCEEDED
     assert starts == [1, 2]
 
 

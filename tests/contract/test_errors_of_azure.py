@@ -61,7 +61,7 @@ OPERATIONS: dict[str, Callable[[Stores, _Made], Any]] = {
     "release": lambda s, m: s.leases.release(m.name, m.holder),
     "held": lambda s, m: s.leases.held(m.name),
     "break": lambda s, m: s.leases.break_lease(m.name),
-    "revoke": lambda s, m: s.leases.revoke(m.name, m.holder),
+    "break one": lambda s, m: s.leases.break_lease(m.name, m.holder),
     "get": lambda s, m: s.runs.get(m.name, "row"),
     "scan": lambda s, m: list(s.runs.scan(m.name, "", "~")),
     "insert": lambda s, m: s.runs.commit(m.name, [Insert(uuid.uuid4().hex, {"n": 1})]),

@@ -116,27 +116,27 @@ def test_breaking_says_whether_anybody_held_the_lease(kit: Kit) -> None:
     assert not kit.stores.leases.break_lease(kit.name)
 
 
-def test_revoking_ends_the_holders_right_and_frees_nothing(kit: Kit) -> None:
-    """A revoked holder's renewal and release are refused, and nobody else is granted before its term ends."""
+def test_breaking_a_holders_lease_ends_its_right_and_frees_nothing(kit: Kit) -> None:
+    """Its renewal and release are refused, and nobody else is granted before its term ends."""
     holder, other = a_holder(), a_holder()
     kit.stores.leases.acquire(kit.name, holder, DURATION)
-    assert not kit.stores.leases.revoke(kit.name, other)
+    assert not kit.stores.leases.break_lease(kit.name, other)
     assert kit.stores.leases.renew(kit.name, holder)
-    assert kit.stores.leases.revoke(kit.name, holder)
+    assert kit.stores.leases.break_lease(kit.name, holder)
     assert not kit.stores.leases.renew(kit.name, holder)
     kit.stores.leases.release(kit.name, holder)
     assert kit.stores.leases.held(kit.name)
     assert not kit.stores.leases.acquire(kit.name, other, DURATION)
-    assert not kit.stores.leases.revoke(kit.name, holder)
+    assert not kit.stores.leases.break_lease(kit.name, holder)
 
 
-def test_a_revoked_lease_ends_with_its_term() -> None:
+def test_a_holders_broken_lease_ends_with_its_term() -> None:
     """The term is the one the holder began, so the lock is free when that would have ended."""
     kit = memory_kit()
     holder = a_holder()
     kit.stores.leases.acquire(kit.name, holder, DURATION)
     kit.clock.advance(DURATION - 1)
-    kit.stores.leases.revoke(kit.name, holder)
+    kit.stores.leases.break_lease(kit.name, holder)
     assert not kit.stores.leases.acquire(kit.name, a_holder(), DURATION)
     kit.clock.advance(1)
     assert kit.stores.leases.acquire(kit.name, a_holder(), DURATION)
@@ -186,14 +186,14 @@ def test_the_first_use_makes_the_container(azurite: str) -> None:
         "renew": lambda leases: leases.renew("lock", a_holder()) is False,
         "release": lambda leases: leases.release("lock", a_holder()) is None,
         "break": lambda leases: leases.break_lease("lock") is False,
-        "revoke": lambda leases: leases.revoke("lock", a_holder()) is False,
+        "break one": lambda leases: leases.break_lease("lock", a_holder()) is False,
         "acquire": lambda leases: leases.acquire("lock", a_holder(), DURATION) is not None,
     }
     for use, works in uses.items():
         assert works(azure_stores(fresh_settings(azurite)).leases), use
 
 
-@pytest.mark.parametrize("operation", ["acquire", "renew", "release", "held", "revoke"])
+@pytest.mark.parametrize("operation", ["acquire", "renew", "release", "held", "break_lease"])
 def test_each_operation_is_one_request(azurite: str, operation: str, calls) -> None:  # noqa: ANN001 - conftest's
     """Once the lock exists, each operation costs one storage call."""
     leases, holder = azure_stores(fresh_settings(azurite), transport=calls).leases, a_holder()

@@ -236,6 +236,14 @@ def scenario(line: Line) -> dict[str, list[Any]]:
     made["run"].append(line.json("run", job, "--at", "2026-01-04T03:00", "--ask"))
     made["run"].append(line.json("run", "exchange_rates", "--scheduled"))
     made["recover"] = [line.json("recover", "--work")]
+    week = ("backfill", job, "--from", "2026-01-01", "--to", "2026-01-06")
+    made["backfill"] = [line.json(*week), line.json(*week, "--dry-run")]
+    line.json("run", job, "--at", "2026-01-10")
+    made["resume-run"] = [line.json("resume-run", job, "--at", "2026-01-10")]
+    made["replay"] = [line.json("replay", job, "--at", "2026-01-10")]
+    made["mark"] = [line.json("mark", job, "done", "--at", "2026-01-11", "--why", "sent by hand")]
+    line.json("run", job, "--at", "2026-01-12")
+    made["cancel"] = [line.json("cancel", job, "--at", "2026-01-12", "--why", "wrong prices")]
     made["audit"] = [line.json("audit")]
     for number, customer in enumerate(["ada", "", ""]):
         body = json.dumps({"invoice_id": number, "customer": customer})

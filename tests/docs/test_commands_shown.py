@@ -77,7 +77,7 @@ def test_every_command_that_the_code_mentions_exists(path: Path) -> None:
         ("dead-letters lists x", "there is no command lists"),
         ("dead-letters list x --lines", "list has no option --lines"),
         ("dead-letters show x", "show needs --id"),
-        ("run nightly [--at T] [--replay] --jobs x -v", None),
+        ("run nightly [--at T] [--ask] --jobs x -v", None),
         ("enqueue send --json '{\"a\": -1}'", None),
     ],
 )

@@ -144,7 +144,7 @@ def test_a_fire_time_runs_once_and_again_only_by_replay(cli: Processes) -> None:
     second = cli.run("run", "good", "--at", AT)
     assert second.returncode == 3
     assert "nothing ran: already succeeded" in second.stdout
-    assert cli.run("run", "good", "--at", AT, "--replay").returncode == 0
+    assert cli.run("replay", "good", "--at", AT).returncode == 0
     runs = cli.json("history", "good")["runs"]
     assert [(run["fire_time"], run["outcome"], run["attempt"], run["replays"]) for run in runs] == [
         (AT, "succeeded", 2, 1)

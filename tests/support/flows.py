@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from runonce.errors import HostStopping
 from runonce.hosts.purge import NAME
+from runonce.runs.decide import Which, replay
 from runonce.runs.dispatch import Dispatcher, Started
 from runonce.runs.recovery import recover
 from runonce.runs.requests import Request, read_request
@@ -59,6 +60,12 @@ def stop_at(run: Run) -> None:
     """The run is told that its host stops, and ends here; the host itself goes on, for the rest of the test."""
     run._stop.set(HostStopping())
     run.check()
+
+
+def replayed(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime) -> Result:
+    """An operator's replay, carried out here."""
+    replay(dispatcher, Which(job.name, fire_time))
+    return dispatcher.execute(job, fire_time, by="hand")
 
 
 def die(started: Started) -> None:

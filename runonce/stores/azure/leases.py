@@ -61,17 +61,16 @@ class AzureLeases:
         with translated(f"lease {name}"):
             unless_conflict(BlobLeaseClient(self._blob(name), lease_id=holder).release)
 
-    def break_lease(self, name: str) -> bool:
+    def break_lease(self, name: str, holder: str | None = None) -> bool:
+        if holder is not None:
+            lease = BlobLeaseClient(self._blob(name), lease_id=holder)
+            with translated(f"lease {name}"):  # to an id that nobody has; its term goes on as it is
+                return unless_conflict(lambda: lease.change(str(uuid.uuid4())))
         if not self.held(name):  # Azure breaks an expired or broken lease too, as if it had been one
             return False
         lease = BlobLeaseClient(self._blob(name))
         with translated(f"lease {name}"):
             return unless_conflict(lambda: lease.break_lease(lease_break_period=0))
-
-    def revoke(self, name: str, holder: str) -> bool:
-        lease = BlobLeaseClient(self._blob(name), lease_id=holder)
-        with translated(f"lease {name}"):  # an id that nobody has; its term goes on as it is
-            return unless_conflict(lambda: lease.change(str(uuid.uuid4())))
 
     def held(self, name: str) -> bool:
         with translated(f"lease {name}"):

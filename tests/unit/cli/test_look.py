@@ -327,6 +327,8 @@ def test_history_as_json(cli: CommandLine) -> None:
         "abandoned": 0,
         "replays": 0,
         "progress": {},
+        "parameters": {},
+        "decisions": [],
         "attempts": [],
     }
 

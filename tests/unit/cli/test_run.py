@@ -105,13 +105,13 @@ def test_the_same_fire_time_does_not_run_twice(cli: CommandLine) -> None:
     result = cli("run", "good", "--at", AT)
     assert result.exit_code == 3
     assert "nothing ran: already succeeded" in result.stdout
-    assert f"`runonce run good --at {AT} --replay`" in result.stdout
+    assert f"`runonce replay good --at {AT}`" in result.stdout
 
 
 def test_replay_runs_it_again(cli: CommandLine) -> None:
-    """--replay runs a fire time that is done, as its second attempt."""
+    """`replay` runs a fire time that is done, as its second attempt."""
     cli("run", "good", "--at", AT)
-    result = cli("run", "good", "--at", AT, "--replay")
+    result = cli("replay", "good", "--at", AT)
     assert (result.exit_code, "attempt 2" in result.stdout) == (0, True)
 
 
@@ -153,12 +153,42 @@ def test_at_that_cannot_be_is_wrong_usage(cli: CommandLine, at: str, said: str) 
     assert said in result.stderr
 
 
-def test_at_beside_the_schedule_is_remarked_on(cli: CommandLine) -> None:
-    """An instant the schedule does not name runs, with a note."""
+def test_at_beside_the_schedule_is_run_anyway_or_not_at_all(cli: CommandLine) -> None:
+    """An instant the schedule does not name is refused with the nearest ones, and runs with --anyway."""
     result = cli("run", "good", "--at", "2026-11-29T00:00:01Z")
-    assert result.exit_code == 0
-    assert "is not a fire time of the schedule" in result.stderr
-    assert "is not a fire time" not in cli("run", "good", "--at", AT).stderr
+    assert (result.exit_code, result.stdout) == (5, "")
+    assert "does not name 2026-11-29T00:00:01Z" in result.stderr
+    assert "the nearest are 2026-11-29T00:00:00Z and 2026-11-30T00:00:00Z. Add --anyway" in result.stderr
+    assert cli("run", "good", "--at", "2026-11-29T00:00:01Z", "--anyway").exit_code == 0
+    assert cli("run", "good", "--at", AT).exit_code == 0
+
+
+def test_a_date_is_that_local_days_fire_time(cli: CommandLine) -> None:
+    """--at with a date alone is the night's own fire time, under its own key, and no run of its own at midnight."""
+    assert cli.json("run", "good", "--at", "2026-11-29")["fire_time"] == AT
+    assert cli("run", "good", "--at", AT).exit_code == 3
+    several = cli("run", "bad", "--at", "2026-11-29")
+    assert (several.exit_code, several.stdout) == (5, "")
+    assert "several fire times: 2026-11-29T00:00:00Z, 2026-11-29T01:00:00Z" in several.stderr
+    assert "runonce backfill bad --from 2026-11-29 --to 2026-11-29" in several.stderr
+    assert "is still to come" in cli("run", "good", "--at", "2026-11-30").stderr
+
+
+def test_a_day_without_a_fire_time_is_refused(cli: CommandLine) -> None:
+    """The error says on which day nothing is named, and what shows the next ones."""
+    cli.file(
+        "monthly.py",
+        """
+        from runonce import Run, scheduled
+
+        @scheduled("0 0 3 1 * *")
+        def monthly(run: Run) -> None: ...
+        """,
+    )
+    result = cli("run", "monthly", "--at", "2026-11-29")
+    assert result.exit_code == 5
+    assert "names no fire time on 2026-11-29" in result.stderr
+    assert "`runonce next monthly --after 2026-11-29`" in result.stderr
 
 
 def test_run_goes_ahead_on_a_paused_job(cli: CommandLine) -> None:
@@ -190,7 +220,7 @@ def test_ask_puts_the_fire_time_in_the_list_for_the_hosts(cli: CommandLine) -> N
     result = cli("run", "good", "--at", AT, "--ask")
     assert (result.exit_code, f"good {AT}: asked" in result.stdout) == (0, True)
     assert cli.json("status", "good")["jobs"][0]["pending"] == [
-        {"fire_time": AT, "why": "asked", "not_before": "2026-11-29T12:00:00Z"}
+        {"fire_time": AT, "why": "asked", "not_before": "2026-11-29T12:00:00Z", "parameters": {}}
     ]
     worked = cli.json("recover", "--work")["worked"]
     assert [(run["fire_time"], run["outcome"]) for run in worked] == [(AT, "succeeded")]
@@ -201,11 +231,6 @@ def test_ask_for_what_is_done_is_3(cli: CommandLine) -> None:
     cli("run", "good", "--at", AT)
     result = cli("run", "good", "--at", AT, "--ask")
     assert (result.exit_code, "already succeeded" in result.stdout) == (3, True)
-
-
-def test_ask_and_replay_exclude_each_other(cli: CommandLine) -> None:
-    """The two together are wrong usage."""
-    assert cli("run", "good", "--ask", "--replay").exit_code == 2
 
 
 def test_a_signal_stops_the_run_and_is_the_exit_code(cli: CommandLine, tmp_path: Path) -> None:

@@ -121,15 +121,23 @@ def test_one_argument_is_enough(body: Any) -> None:
         lambda: None,
         lambda run, other: None,  # noqa: ARG005
         lambda *, run: None,  # noqa: ARG005
-        lambda run, *, needed: None,  # noqa: ARG005
         lambda **run: None,  # noqa: ARG005
     ],
-    ids=["none", "two", "keyword only", "a needed keyword", "only **"],
+    ids=["none", "two", "keyword only", "only **"],
 )
 def test_any_other_parameters_are_refused(body: Any) -> None:
     """A function that cannot be called with the run alone is refused when it is defined, not when it is due."""
     with pytest.raises(DefinitionError, match="it is called with that one argument"):
         scheduled(NIGHTLY, name="x")(body)
+
+
+def test_a_parameter_without_a_default_is_refused() -> None:
+    """A timer has no value for it, so the job could never run."""
+
+    def report(run: Any, *, region: str) -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"Job 'x'.*'region' has no default.*`region: str = …`"):
+        scheduled(NIGHTLY, name="x")(report)
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 6, 7, 50, 5000])

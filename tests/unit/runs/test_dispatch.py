@@ -18,6 +18,7 @@ from support.flows import (
     has_run_row,
     job_row,
     recovered,
+    replayed,
     replica,
     requests,
     run_row,
@@ -225,7 +226,7 @@ def test_an_operators_replay_starts_it_again() -> None:
     job = nightly(body)
     bench = bench_of(job)
     bench.run(job, T)
-    result = bench.dispatcher.execute(job, T, by="hand", replay=True)
+    result = replayed(bench.dispatcher, job, T)
     assert (result.outcome, result.attempt) == (Outcome.SUCCEEDED, 2)
     assert keys == ["nightly:20260101T030000Z", "nightly:20260101T030000Z:1"]
 
@@ -380,7 +381,7 @@ def test_hold_makes_a_dead_run_unknown_until_a_replay() -> None:
     assert run_row(bench, job, T).outcome is Outcome.UNKNOWN
     assert job_row(bench, job).last_outcome == "unknown"
     assert starts == []
-    assert bench.dispatcher.execute(job, T, by="hand", replay=True).outcome is Outcome.SUCCEEDED
+    assert replayed(bench.dispatcher, job, T).outcome is Outcome.SUCCEEDED
 
 
 def test_hold_does_not_keep_a_stopped_run_back() -> None:

@@ -35,8 +35,8 @@ def job(schedule: str = "0 0 * * * *", **options: Any) -> Any:
     return scheduled(schedule, **options)(hourly)
 
 
-def who(by: Any = "timer", now: datetime = NOW, *, replay: bool = False) -> Claimant:
-    return Claimant("me", "host-2", by, now, replay)
+def who(by: Any = "timer", now: datetime = NOW) -> Claimant:
+    return Claimant("me", "host-2", by, now)
 
 
 def row(**values: Any) -> JobRow:
@@ -157,7 +157,7 @@ def test_what_is_final_is_not_started_again(outcome: Outcome) -> None:
     assert planned.run is None
     assert planned.refused is not None
     assert f"already {outcome} at 2026-01-01T12:01:00Z" in planned.refused.reason
-    assert "runonce run hourly --at 2026-01-01T12:00:00Z --replay" in planned.refused.reason
+    assert "runonce replay hourly --at 2026-01-01T12:00:00Z" in planned.refused.reason
     assert planned.job == replace(before, pending={})
 
 
@@ -182,16 +182,16 @@ def test_what_was_skipped_runs_when_it_was_asked_for() -> None:
     assert planned.run is not None
 
 
-def test_replay_starts_over_under_another_idempotency_key() -> None:
-    """A replay forgets the checkpoint and the failures, and what it calls can tell it from the first time."""
-    done = ran(Outcome.SUCCEEDED, checkpoint="5", progress={"items": 5}, failures=2, abandoned=1)
-    planned = plan(job(), row(), done, NOW, who("hand", replay=True))
+@pytest.mark.parametrize("by", ["hand", "request"])
+@pytest.mark.parametrize("why", ["resumed", "replayed"])
+def test_what_an_operator_started_again_runs_as_its_row_says(why: str, by: str) -> None:
+    """The decision is on the rows already; whoever claims it adds an attempt and nothing else."""
+    ended = ran(Outcome.FAILED, checkpoint="5", progress={"items": 5}, generation=2, finished_at=NOW)
+    planned = plan(job(), row(pending={NOW: Pending(why, NOW)}), ended, NOW, who(by))  # type: ignore[arg-type]
     run = planned.run
     assert run is not None
-    assert (run.generation, run.attempt, run.checkpoint, run.progress) == (1, 2, "", {})
-    assert (run.failures, run.abandoned) == (0, 0)
-    assert run.idempotency_key == "hourly:20260101T120000Z:1" != done.idempotency_key
-    assert [a["outcome"] for a in run.attempts] == ["succeeded"]
+    assert (run.generation, run.attempt, run.checkpoint, run.progress) == (2, 2, "5", {"items": 5})
+    assert [a["outcome"] for a in run.attempts] == ["failed"]
 
 
 # -- plan: later attempts -------------------------------------------------------------------------------------
@@ -258,12 +258,6 @@ def test_hold_leaves_a_dead_run_to_a_person() -> None:
     assert planned.run.outcome is Outcome.UNKNOWN
     assert "host-1 died during attempt 1" in planned.run.reason
     assert planned.job.last_outcome == "unknown"
-
-
-def test_replay_releases_what_is_held_as_unknown() -> None:
-    """A person's replay runs what "hold" had kept back."""
-    unknown = ran(Outcome.UNKNOWN, abandoned=1)
-    assert plan(job(on_abandoned="hold"), row(), unknown, NOW, who("hand", replay=True)).refused is None
 
 
 def test_another_run_whose_holder_died_stays_pending() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.faults import Boundary, Fault
-from support.flows import at, replica, run_row, start
+from support.flows import at, replayed, replica, run_row, start
 
 from runonce.errors import HostStopping, InputError, StoreError, StoreUnavailableError
 from runonce.runs.definition import ScheduledJob, scheduled
@@ -92,12 +92,14 @@ def test_a_run_that_ended_lately_is_kept_however_old_its_fire_time() -> None:
     bench = Workbench(hourly)
     ran(bench, 1, 2, 3)
     bench.clock.advance(10 * 86_400)
-    bench.dispatcher.execute(hourly, at(1), by="hand", replay=True)
+    replayed(bench.dispatcher, hourly, at(1))
     assert purge_runs(registry(bench), "hourly", at(0, day=9), never) == 2
     assert left(bench) == [at(1)]
 
 
-@pytest.mark.parametrize("outcome", [o for o in Outcome if o not in ("succeeded", "failed", "skipped")])
+@pytest.mark.parametrize(
+    "outcome", [o for o in Outcome if o not in ("succeeded", "failed", "skipped", "cancelled")]
+)
 def test_what_somebody_has_to_finish_or_decide_is_never_removed(outcome: Outcome) -> None:
     """A run that is unfinished, waits, or is held as unknown stays, whatever its age."""
     bench = Workbench(hourly)
@@ -150,10 +152,10 @@ def test_a_removed_fire_time_is_not_run_again_by_hand_without_replay() -> None:
 
     refused = bench.dispatcher.execute(noting, at(1), by="hand")
     assert (refused.outcome, refused.ran) == (Outcome.SKIPPED, False)
-    assert "--replay" in refused.reason
-    with pytest.raises(InputError, match=r"hourly.*2026-01-01T01:00:00Z.*--replay"):
+    assert "runonce replay" in refused.reason
+    with pytest.raises(InputError, match=r"hourly.*2026-01-01T01:00:00Z.*runonce replay"):
         ask(bench.dispatcher, noting, at(1))
-    assert bench.dispatcher.execute(noting, at(1), by="hand", replay=True).outcome is Outcome.SUCCEEDED
+    assert replayed(bench.dispatcher, noting, at(1)).outcome is Outcome.SUCCEEDED
     assert keys == ["hourly:20260101T010000Z:1"]
 
 
@@ -183,7 +185,7 @@ def test_the_highest_token_outlives_the_jobs_row() -> None:
     """The run that was given it stays, whatever its fire time, so that a lost row does not give it again."""
     bench = Workbench(hourly)
     ran(bench, 1, 2, 3)
-    bench.dispatcher.execute(hourly, at(1), by="hand", replay=True)
+    replayed(bench.dispatcher, hourly, at(1))
     row, etag = read_job(registry(bench), "hourly")
     assert etag is not None
     bench.stores.runs.commit("test", [Delete("job:hourly", etag)])

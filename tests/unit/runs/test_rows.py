@@ -207,12 +207,13 @@ def test_a_replay_is_another_effect() -> None:
 
 
 def test_final_outcomes_are_those_nothing_starts_again() -> None:
-    """Succeeded, failed, skipped and unknown are final; the others go on by themselves."""
+    """Succeeded, failed, skipped, unknown and cancelled are final; the others go on by themselves."""
     assert {outcome for outcome in Outcome if outcome.is_final} == {
         Outcome.SUCCEEDED,
         Outcome.FAILED,
         Outcome.SKIPPED,
         Outcome.UNKNOWN,
+        Outcome.CANCELLED,
     }
 
 

@@ -27,7 +27,7 @@ def lose_row(bench: Workbench, name: str) -> None:
 
 @pytest.mark.parametrize("first", ["timer", "recovery"])
 def test_a_new_row_starts_above_every_token_ever_given(first: str) -> None:
-    """A job whose row was lost writes to its blobs again: its next token is higher than any, also of older fire times."""
+    """A job whose row was lost writes to its blobs again: its next token is above all, those of older runs too."""
 
     @scheduled("0 0 3 * * *")
     def report(run: Run) -> None:

@@ -1,0 +1,211 @@
+"""A job's parameters: read by their types, part of which run it is, refused with the names that exist."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from support.flows import AFTER_LEASE, at, die, has_run_row, job_row, recovered, replica, requests, work_off
+
+from runonce.errors import DefinitionError, InputError
+from runonce.runs.definition import scheduled
+from runonce.runs.dispatch import Started
+from runonce.runs.operate import ask
+from runonce.runs.parameters import LONGEST, parameters_of
+from runonce.runs.rows import Outcome
+from runonce.runs.status import history
+from runonce.testing import Workbench
+
+if TYPE_CHECKING:
+    from runonce.runs.run import Run
+
+    class ForTypeCheckersOnly: ...
+
+
+T = at(3)
+Mode = Literal["full", "delta"]
+
+
+def bench_of(*, retries: int = 0) -> tuple[Workbench, Any, list[tuple[str, int, str]]]:
+    """A bench three hours on, a job with two parameters, and what it was called with."""
+    seen: list[tuple[str, int, str]] = []
+
+    @scheduled("0 0 3 * * *", retries=retries)
+    def report(run: Run, *, region: str = "eu", pages: int = 1) -> None:
+        seen.append((region, pages, run.idempotency_key))
+        if pages == 13:
+            raise OSError
+
+    bench = Workbench(report)
+    bench.clock.advance(3 * 3600)
+    return bench, report, seen
+
+
+def test_a_run_with_parameters_is_a_run_of_its_own() -> None:
+    """The schedule's run, and one for each set of parameters: own row, own key, each done once."""
+    bench, report, seen = bench_of()
+    host = bench.dispatcher
+    assert host.execute(report, T, by="timer").outcome is Outcome.SUCCEEDED
+    for given in ({"region": "us"}, {"region": "us", "pages": "2"}, {"pages": 2, "region": "us"}):
+        host.execute(report, T, by="hand", params=report.params(given))
+    assert [call[:2] for call in seen] == [("eu", 1), ("us", 1), ("us", 2)]
+    assert len({key for *_, key in seen}) == 3
+    rows = [row.params for row in history(host, "report", 10)]
+    assert sorted(rows) == ["", '{"pages":2,"region":"us"}', '{"region":"us"}']
+
+
+def test_a_default_that_is_named_is_the_schedules_own_run() -> None:
+    """What the function would have taken anyway makes no second run of it."""
+    bench, report, seen = bench_of()
+    bench.dispatcher.execute(report, T, by="timer")
+    again = bench.dispatcher.execute(report, T, by="hand", params=report.params({"region": "eu"}))
+    assert again.reason.startswith("already succeeded")
+    assert len(seen) == 1
+
+
+def test_parameters_survive_a_death_and_a_retry() -> None:
+    """A run that was asked for with parameters is taken over and tried again with them."""
+    bench, report, seen = bench_of(retries=2)
+    bench.dispatcher.execute(report, T, by="timer")
+    started = bench.dispatcher.begin(report, T, by="hand", params=report.params({"pages": 13}))
+    assert isinstance(started, Started)
+    die(started)
+    bench.clock.advance(AFTER_LEASE)
+    recovered(replica(bench), bench.clock, rounds=8)
+    assert [call[:2] for call in seen] == [("eu", 1)] + [("eu", 13)] * 3
+    assert len({key for *_, key in seen[1:]}) == 1
+    assert history(bench.dispatcher, "report", 5)[1].outcome is Outcome.FAILED
+    assert job_row(bench, report).pending == {}
+
+
+def test_a_host_is_asked_for_a_run_with_parameters() -> None:
+    """The parameters are on the job's row, so that any host that takes the request has them."""
+    bench, report, seen = bench_of()
+    bench.dispatcher.execute(report, T, by="timer")
+    ask(bench.dispatcher, report, T, report.params({"region": "us"}))
+    assert [result.outcome for result in work_off(replica(bench))] == [Outcome.SUCCEEDED]
+    assert [call[:2] for call in seen] == [("eu", 1), ("us", 1)]
+
+
+def test_the_schedules_own_run_comes_first() -> None:
+    """A run with parameters for a fire time that is still due does not stand in its way."""
+    bench, report, seen = bench_of()
+    bench.dispatcher.execute(report, at(3, day=1), by="timer")
+    bench.clock.advance(24 * 3600)
+    params = report.params({"region": "us"})
+    refused = bench.dispatcher.execute(report, at(3, day=2), by="hand", params=params)
+    assert "has not begun" in refused.reason
+    with pytest.raises(InputError, match="has not begun"):
+        ask(bench.dispatcher, report, at(3, day=2), params)
+    assert bench.run(report, at(3, day=2)).outcome is Outcome.SUCCEEDED
+    assert bench.dispatcher.execute(report, at(3, day=2), by="hand", params=params).ran
+    assert [call[0] for call in seen] == ["eu", "eu", "us"]
+
+
+def test_one_set_of_parameters_at_a_time() -> None:
+    """While a fire time is unfinished with some parameters, others are refused and nothing is lost."""
+    bench, report, seen = bench_of()
+    bench.dispatcher.execute(report, T, by="timer")
+    ask(bench.dispatcher, report, T, report.params({"region": "us"}))
+    with pytest.raises(InputError, match=r'unfinished with \{"region":"us"\}'):
+        ask(bench.dispatcher, report, T, report.params({"region": "asia"}))
+    refused = bench.dispatcher.execute(report, T, by="hand", params=report.params({"region": "asia"}))
+    assert 'unfinished with {"region":"us"}' in refused.reason
+    assert len(requests(bench)) == 1
+    assert [call[0] for call in seen] == ["eu"]
+
+
+def test_parameters_that_do_not_fit_any_more_fail_the_run() -> None:
+    """A deployment that renamed a parameter cannot run what was asked for with the old name; the record says so."""
+    bench, report, _ = bench_of()
+    bench.dispatcher.execute(report, T, by="timer")
+    ask(bench.dispatcher, report, T, report.params({"region": "us"}))
+
+    @scheduled("0 0 3 * * *", name="report")
+    def newer(run: Run, *, area: str = "eu") -> None: ...
+
+    (result,) = work_off(replica(bench, newer))
+    assert result.outcome is Outcome.FAILED
+    assert "no parameter 'region'" in result.reason
+    assert "area: str = 'eu'" in result.reason
+    assert has_run_row(bench, report, T)
+
+
+def every_kind(
+    run: Run,
+    *,
+    text: str = "a",
+    whole: int = 1,
+    number: float = 0.5,
+    truth: bool = False,
+    day: date = date(2026, 1, 1),
+    instant: datetime = datetime(2026, 1, 1, tzinfo=UTC),
+    mode: Mode = "full",
+    maybe: str | None = None,
+    plain=7,  # noqa: ANN001 - typed by its default
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("text", "çay ☕", "çay ☕"),
+        ("whole", "12", 12),
+        ("number", "2", 2.0),
+        ("truth", "true", True),
+        ("day", "2026-11-29", date(2026, 11, 29)),
+        ("instant", "2026-11-29T03:00:00+03:00", datetime(2026, 11, 29, tzinfo=UTC)),
+        ("mode", "delta", "delta"),
+        ("maybe", "x", "x"),
+        ("plain", "8", 8),
+    ],
+)
+def test_each_type_is_read_from_text_and_comes_back(name: str, text: str, value: Any) -> None:
+    """A text from the command line and a value from Python are one run, and the function gets the value."""
+    job = scheduled("0 0 3 * * *")(every_kind)
+    params = job.params({name: text})
+    assert params == job.params({name: value})
+    assert params
+    seen: dict[str, Any] = {}
+    called = scheduled("0 0 3 * * *", name="x")(every_kind)
+    object.__setattr__(called, "body", lambda _, **given: seen.update(given))
+    called.with_params(params)(None)  # type: ignore[arg-type]
+    assert seen == {name: value}
+    assert type(seen[name]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"regoin": "us"}, r"no parameter 'regoin'.*text: str = 'a'; whole: int = 1"),
+        ({"whole": "1.5"}, r"whole='1.5' does not fit `whole: int = 1`"),
+        ({"whole": True}, r"it is a bool"),
+        ({"number": "nan"}, r"no finite number"),
+        ({"truth": "yes"}, r"write true or false"),
+        ({"day": "29.11.2026"}, r"day='29.11.2026'"),
+        ({"instant": "2026-11-29"}, r"no offset"),
+        ({"mode": "all"}, r"one of 'full', 'delta'"),
+        ({"text": 5}, r"it is a int"),
+        ({"text": "\ud800"}, r"does not fit"),
+        ({"text": "x" * LONGEST}, rf"over {LONGEST}; put the data in a blob"),
+        ({"whole": "9" * 5000}, r"does not fit"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: dict[str, Any], problem: str) -> None:
+    """The error names the job, the value, and what would do."""
+    job = scheduled("0 0 3 * * *")(every_kind)
+    with pytest.raises(InputError, match=rf"^Job every_kind: .*{problem}"):
+        job.params(given)
+
+
+def test_a_parameter_of_another_type_is_refused_when_defined() -> None:
+    """A type that no text can be read as, or that exists for type checkers only, is an error of the definition."""
+
+    def with_list(run: Run, *, regions: list[str] = []) -> None: ...  # noqa: B006
+
+    def hidden(run: Run, *, what: ForTypeCheckersOnly | None = None) -> None: ...
+
+    for body, name in ((with_list, "regions"), (hidden, "what")):
+        with pytest.raises(DefinitionError, match=rf"Job 'x': its parameter `{name}.*can only be str, int"):
+            parameters_of("x", body)
