@@ -11,8 +11,10 @@ from runonce.cli import output, times
 from runonce.cli.app import OPERATE, JobName, command
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
+from runonce.cli.which import By
 from runonce.errors import ConflictError
 from runonce.execution.blobs import blob_path
+from runonce.execution.log import user_name
 
 TRIES = 3
 
@@ -22,6 +24,7 @@ def pause(
     ctx: typer.Context,
     job: JobName,
     why: Annotated[str, typer.Option(metavar="TEXT", help="Shown in `status` and in the logs.")] = "",
+    by: By = "",
 ) -> None:
     """Start no more runs of a job, on any host.
 
@@ -32,7 +35,7 @@ def pause(
 
     context = Context.of(ctx)
     before = context.row(job)
-    row = operate.pause(context.runtime.dispatcher, before.name, why)
+    row = operate.pause(context.runtime.dispatcher, before.name, why, by or user_name())
     typer.echo(f"{row.name} is paused; `runonce resume {row.name}` starts it again")
     if row.running is not None:
         output.note(f"its run for {times.to_utc(row.running)} on {row.host} goes on")

@@ -32,8 +32,8 @@ def cli(tmp_path: Path) -> CommandLine:
 
 def test_pause_and_resume(cli: CommandLine) -> None:
     """A pause is recorded with its reason; resume takes it back and says when the job fires next."""
-    assert "nightly is paused" in cli("pause", "nightly", "--why", "moving").stdout
-    assert cli.context().row("nightly").paused_why == "moving"
+    assert "nightly is paused" in cli("pause", "nightly", "--why", "moving", "--by", "ada").stdout
+    assert cli.context().row("nightly").paused_why == "moving, by ada"
     assert cli("resume", "nightly").stdout == "nightly is resumed; it fires next at 2026-11-30T00:00:00Z\n"
     assert cli("resume", "nightly").stdout == "nightly was not paused\n"
 

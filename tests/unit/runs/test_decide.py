@@ -149,7 +149,7 @@ def test_a_replay_that_is_taken_up_by_a_death_is_one_generation() -> None:
     made.bench.clock.advance(AFTER_LEASE)
     recovered(replica(made.bench), made.bench.clock)
     row = run_row(made.bench, made.job, T)
-    assert (row.outcome, row.generation, row.abandoned) == (Outcome.SUCCEEDED, 1, 1)
+    assert (row.outcome, row.generation, row.attempt) == (Outcome.SUCCEEDED, 1, 3)
 
 
 # -- saying how it ended ------------------------------------------------------------------------------------------
