@@ -37,6 +37,13 @@ class SettingsError(RunonceError):
     """A setting is missing or wrong; correct the environment variable the message names."""
 
 
+class MissingExtraError(RunonceError):
+    """A part of runonce needs packages that are not installed; install the extra the message names."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f'{what} needs packages that are not installed: pip install "runonce[{extra}]".')
+
+
 class InputError(RunonceError):
     """A job's input is not as it must be; correct the input the message names and run the job again."""
 

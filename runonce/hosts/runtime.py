@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from runonce.clock import SystemClock
-from runonce.errors import SettingsError
+from runonce.errors import MissingExtraError, SettingsError
 from runonce.execution.log import host_name
 from runonce.execution.registry import Registry
 from runonce.execution.stop import StopSignal
@@ -139,7 +139,12 @@ class Runtime:
             return self._transport
         settings = self.settings
         if settings.transport == "servicebus" and settings.servicebus is not None:
-            from runonce.transports.servicebus import ServiceBusTransport  # noqa: PLC0415
+            try:
+                from runonce.transports.servicebus import ServiceBusTransport  # noqa: PLC0415
+            except ModuleNotFoundError as error:
+                if error.name != "azure.servicebus":
+                    raise
+                raise MissingExtraError("Service Bus", "servicebus") from error
 
             return ServiceBusTransport(settings.servicebus)
         from runonce.transports.storage import StorageTransport  # noqa: PLC0415

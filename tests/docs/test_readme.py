@@ -90,8 +90,10 @@ def test_the_wheel_holds_the_package_and_its_types_only(wheel: Path) -> None:
 
 
 def test_the_package_needs_what_the_app_installs() -> None:
-    """Its dependencies are those of requirements.txt, and their ranges take the versions pinned there."""
-    ranges = {(one := Requirement(text)).name: one.specifier for text in PROJECT["dependencies"]}
+    """Its dependencies and extras are those of requirements.txt, and their ranges take the versions pinned there."""
+    extras = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *extras["cli"], *extras["functions"], *extras["servicebus"]]
+    ranges = {(one := Requirement(text)).name: one.specifier for text in wanted}
     lines = [line.partition("#")[0].strip() for line in read("requirements.txt").splitlines()]
     pins = [Requirement(line) for line in lines if line and not line.startswith("-")]
     assert {pin.name for pin in pins} == set(ranges)

@@ -106,14 +106,29 @@ def test_an_action_has_one_commit_everywhere() -> None:
 
 
 def test_the_workflows_keep_no_secret_and_sign_in_where_they_must() -> None:
-    """Signing in is by OIDC, in the jobs that need Azure and in no other; no workflow reads a secret."""
+    """Signing in is by OIDC, in the jobs that need Azure or publish and in no other; no workflow reads a secret."""
     for file in FOLDER.glob("*.yml"):
         assert "secrets." not in file.read_text()
         read = workflow(file.stem)
         assert read["permissions"] == {"contents": "read"}
         for job in read["jobs"].values():
-            azd = any("azd auth login" in step.get("run", "") for step in job.get("steps", []))
-            assert (job.get("permissions", {}).get("id-token") == "write") is azd
+            runs = [step.get("run", "") for step in job.get("steps", [])]
+            signs_in = any("azd auth login" in run or "twine upload" in run for run in runs)
+            assert (job.get("permissions", {}).get("id-token") == "write") is signs_in
+
+
+def test_a_release_is_a_tag_of_its_version_whose_tests_passed() -> None:
+    """A tag is published after the whole of ci.yml, with the tools the tests use, and only as the version it names."""
+    made = workflow("release")
+    assert made["on"] == {"push": {"tags": ["v*"]}}
+    assert made["jobs"]["ci"]["uses"] == "./.github/workflows/ci.yml"
+    publish = made["jobs"]["publish"]
+    assert (publish["needs"], publish["environment"]) == ("ci", "pypi")
+    runs = [step["run"] for step in publish["steps"] if "run" in step]
+    assert [run.split()[:3] for run in runs[:2]] == [["python", "-m", "pip"], ["python", "-m", "build"]]
+    assert "-r requirements-release.txt" in runs[0]
+    assert 'test -f "dist/runonce-${GITHUB_REF_NAME#v}.tar.gz"' in runs
+    assert "twine upload" in runs[-1]
 
 
 def test_ci_compiles_and_lints_both_templates() -> None:

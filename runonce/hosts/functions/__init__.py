@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runonce.errors import MissingExtraError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -24,8 +26,14 @@ def build(root: Path) -> func.FunctionApp:
             do: a worker that was waiting as a placeholder imports the app before it changes to its folder.
 
     Raises:
+        MissingExtraError: `azure.functions` is not installed.
         SettingsError: A setting is missing or wrong. The app does not start, and says why.
     """
-    from runonce.hosts.functions.app import make_app  # noqa: PLC0415
+    try:
+        from runonce.hosts.functions.app import make_app  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "azure.functions":
+            raise
+        raise MissingExtraError("The Functions host", "functions") from error
 
     return make_app(root)
