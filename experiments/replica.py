@@ -211,6 +211,10 @@ class Trusting(Lease):
     def check(self) -> None:
         """Nothing is checked."""
 
+    def server_now(self) -> datetime:
+        """The machine's own clock, which is the emulator's."""
+        return CLOCK.now()
+
 
 def holder(parent: Parent, effects: Effects) -> int:
     """Hold the report's lease and claim, be paused, and then write as if nothing had happened."""

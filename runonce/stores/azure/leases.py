@@ -88,7 +88,7 @@ def _acquired(blob: BlobClient, holder: str, duration: int) -> datetime | None:
         blob.acquire_lease(
             lease_duration=duration,
             lease_id=holder,
-            raw_response_hook=lambda answer: dates.append(answer.http_response.headers["Date"]),
+            raw_response_hook=lambda answer: dates.append(answer.http_response.headers.get("Date", "")),
         )
     except HttpResponseError as error:
         if error.status_code == 409:  # noqa: PLR2004 - LeaseAlreadyPresent, or it is being broken
