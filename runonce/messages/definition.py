@@ -349,7 +349,7 @@ def _body_type(job: str, body: Callable[..., Any], parameter: inspect.Parameter)
         ) from error
     try:
         return TypeAdapter(annotation)
-    except (PydanticUserError, NameError, TypeError) as error:
+    except (PydanticUserError, NameError, TypeError, ValueError) as error:  # the last in pydantic 2.10
         raise DefinitionError(
             f"Job {job!r}: its parameter `{parameter}` is neither a Message nor a type that pydantic can check a body "
             f"by ({str(error).partition(chr(10))[0]}); take a Message, a model, a dataclass or a type of JSON."
