@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from runonce.runs.run import Run
 
 START = datetime(2026, 1, 1, 3, tzinfo=UTC)
-"""The wall clock's reading when a test's replicas begin; their schedules name instants soon after."""
+"""What the replicas' wall clock reads when they begin, unless a test says otherwise."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Config:
     namespace: str
     diary: str
     began: float
-    """System-wide elapsed time at which their wall clock reads START."""
+    """System-wide elapsed time at which their wall clock reads `start`."""
     jobs: list[str]
     schedule: str
     mode: str = "host"
@@ -58,6 +58,7 @@ class Config:
     """Seconds an item takes."""
     threads: int = 0
     fire_times: list[str] = field(default_factory=list)
+    start: str = START.isoformat()
     stubborn: bool = False
     """After a refusal, believe in the lease all the same and try again."""
 
@@ -72,7 +73,7 @@ class Config:
         )
 
     def clock(self) -> SharedClock:
-        return SharedClock(self.began)
+        return SharedClock(self.began, datetime.fromisoformat(self.start))
 
     def dispatcher(self, name: str) -> Dispatcher:
         found = Discovered({job: self._define(job) for job in self.jobs})
@@ -150,11 +151,12 @@ class Config:
 class SharedClock(SystemClock):
     """A wall clock that read START at an instant all replicas know."""
 
-    def __init__(self, began: float) -> None:
+    def __init__(self, began: float, start: datetime = START) -> None:
         self._began = began
+        self._start = start
 
     def now(self) -> datetime:
-        return START + timedelta(seconds=self.elapsed() - self._began)
+        return self._start + timedelta(seconds=self.elapsed() - self._began)
 
 
 def elapsed() -> float:
