@@ -128,7 +128,7 @@ def take_own(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:  # noqa: PLR0911 - one answer for each kind
     """A property in the types that every host has: text, number, boolean or None; on Functions it comes as JSON."""
     descriptor = getattr(value, "descriptor", None)
     if descriptor == b"com.microsoft:timespan":
