@@ -21,5 +21,6 @@ RUN python -m compileall -q --invalidation-mode unchecked-hash .
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin runonce
 USER 10001
 
-# In this form Python is process 1 itself, so SIGTERM reaches it and not a shell that would drop it.
-ENTRYPOINT ["python", "-m", "runonce"]
+# In this form Python is process 1 itself, so SIGTERM reaches it and not a shell that would drop it. One that comes
+# before Python listens would be dropped as well; blocked, it waits until it does (runonce/early.py).
+ENTRYPOINT ["env", "--block-signal=TERM", "python", "-m", "runonce"]

@@ -4,6 +4,7 @@ Public are this module, `runonce.testing` and `runonce.hosts.functions`. Every o
 name looks like, and may change in any release.
 """
 
+import runonce.early  # noqa: F401 - before all the rest
 from runonce.client import effects, enqueue, enqueue_many
 from runonce.errors import (
     AlreadyRecordedError,

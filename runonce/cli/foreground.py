@@ -48,10 +48,10 @@ def in_foreground(dispatcher: Dispatcher, work: Callable[[], T]) -> Ended[T]:
                 changed.notify()
 
     def told(number: int) -> None:
-        dispatcher.stop.set(HostStopping(f"The host was asked to stop (signal {number})."))
-        with changed:
+        with changed:  # before the work hears of it, and may return because of it
             received.append(number)
             changed.notify()
+        dispatcher.stop.set(HostStopping(f"The host was asked to stop (signal {number})."))
 
     with heard(told), changed:
         start_thread(body, "runonce-foreground")

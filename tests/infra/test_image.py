@@ -6,6 +6,7 @@ where storage is and how long a lease lasts differ.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -32,7 +33,7 @@ from tests.support.infrastructure import ROOT, Infrastructure, environment_of, w
 from tests.support.namespaces import fresh_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from runonce.runs.rows import RunRow
     from runonce.settings import Settings
@@ -118,15 +119,15 @@ class Platform:
     marks: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, name: str, **environ: str) -> subprocess.Popen[str]:
-        """Start the execution of a job, a handler, or recovery."""
+    def start(self, name: str, *, begin_with: Sequence[str] = (), **environ: str) -> subprocess.Popen[str]:
+        """Start the execution of a job, a handler, or recovery; as process 1 where it begins with ALONE."""
         jobs = self.infra.jobs().of("Microsoft.App/jobs")
         arguments = {self._args(job)[1]: (self._args(job), environment_of(job)) for job in jobs}
         args, variables = arguments["--work" if name == "recovery" else name]
         connections = re.compile(r"RUNONCE_(STORAGE|SERVICEBUS)__.*|AZURE_CLIENT_ID")
         env = {name: value for name, value in variables.items() if not connections.fullmatch(name)}
         process = subprocess.Popen(
-            self.image.command(args),
+            [*begin_with, *self.image.entry(), *args] if begin_with else self.image.command(args),
             cwd=self.image.workdir,
             env={
                 "PATH": os.environ["PATH"],
@@ -223,7 +224,7 @@ def test_the_image_is_slim_and_unprivileged(image: Image) -> None:
     assert name == "python:3.13-slim"
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", digest), "the same image for two builds of one commit"
     assert int(image.user) > 0
-    assert image.entrypoint == ["python", "-m", "runonce"]
+    assert image.entrypoint == ["env", "--block-signal=TERM", "python", "-m", "runonce"]
     assert len(image.not_carried_out) == 1, "making the user is the only step that is not carried out here"
 
 
@@ -357,6 +358,58 @@ def test_a_job_that_does_not_listen_is_released_before_the_kill(platform: Platfo
     output, _ = process.communicate(timeout=30)
     assert (process.returncode, time.monotonic() - told < 10) == (143, True), output
     assert platform.last("deaf").outcome is Outcome.STOPPED
+    assert not azure_stores(platform.settings).leases.held(f"{platform.settings.namespace}/deaf")
+
+
+ALONE = [
+    "unshare",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]),
+]
+
+
+def first_child(parent: int) -> int:
+    """The process that a process has started, once that is another program."""
+    found: list[int] = []
+
+    def began() -> bool:
+        try:
+            found[:] = map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+            return bool(found) and Path(f"/proc/{found[0]}/comm").read_text().strip() != "unshare"
+        except FileNotFoundError:
+            return False
+
+    wait_until(began)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [("deaf", after) for after in (0.0, 0.05, 0.1, 0.3, 0.8, 1.5, 3.0)]
+    + [("slow", after) for after in (0.0, 0.3, 3.0)]
+    + [("recovery", after) for after in (0.0, 0.3)],
+)
+def test_a_stop_in_the_first_seconds_is_heard_by_process_1(
+    platform: Platform, name: str, after: float
+) -> None:
+    """Told to stop at any moment after its start, process 1 of a container ends at once; what began was stopped."""
+    if subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode != 0:
+        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+        give_up("no process namespace can be made here (unshare --pid)")
+    platform.send("slow", 1)
+    process = platform.start(name, begin_with=ALONE, RUNONCE_SHUTDOWN_TIMEOUT="2")
+    child = first_child(process.pid)
+    time.sleep(after)
+    with contextlib.suppress(ProcessLookupError):  # an idle recovery has ended by then
+        os.kill(child, signal.SIGTERM)
+    told = time.monotonic()
+    output, _ = process.communicate(timeout=30)
+    assert time.monotonic() - told < 10, output
+    assert process.returncode in ((0, 143) if name == "recovery" else (143,)), output
+    if name == "deaf" and platform.count("deaf"):
+        assert platform.last("deaf").outcome is Outcome.STOPPED
     assert not azure_stores(platform.settings).leases.held(f"{platform.settings.namespace}/deaf")
 
 

@@ -132,8 +132,12 @@ class Image:
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """The entry point with arguments, as the image's user where we may become that."""
-        assert self.entrypoint[0] == "python"
-        return [*self.as_user(), str(self.python), *self.entrypoint[1:], *arguments]
+        return [*self.as_user(), *self.entry(), *arguments]
+
+    def entry(self) -> list[str]:
+        """The entry point, with the Python of the fresh environment."""
+        assert self.entrypoint.count("python") == 1
+        return [str(self.python) if word == "python" else word for word in self.entrypoint]
 
     def as_user(self) -> list[str]:
         """What to put before a command so that it runs as the image's user: nothing where we are not root."""
