@@ -235,7 +235,7 @@ def holder(parent: Parent, effects: Effects) -> int:
     if not isinstance(claimed, Claim):
         return 1
     token = claimed.run.token
-    blobs = Blobs(stores.blobs, settings.namespace, job.name, token, trusting.check)
+    blobs = Blobs(stores.blobs, settings.namespace, job.name, token, trusting.check, CLOCK)
     claimed.save('"begun"', {})
     blobs.write(REPORT, f"begun under token {token}")
     parent.tell("holding", token)

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import unicodedata
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from runonce.errors import ConflictError, Fenced, InputError, StoreUnavailableError
+from runonce.execution.patience import Patience, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from runonce.clock import Clock
     from runonce.stores.protocols import BlobItem, BlobStore
 
+T = TypeVar("T")
+
 OWNER, TOKEN, WRITE = "runonce_job", "runonce_token", "runonce_write"
-TRIES = 5
 LONGEST_NAME = 900
 """Characters of a blob's name; with the namespace before it Azure Storage takes 1,024."""
 
@@ -44,16 +47,26 @@ def blob_path(namespace: str, name: str) -> str:
 
 
 class Blobs:
-    """The blobs of one namespace, as one run may write them; `run.blobs`."""
+    """The blobs of one namespace, as one run may write them; `run.blobs`.
+
+    Every call is tried for a minute while storage does not answer, as long as the run owns its job.
+    """
 
     def __init__(
-        self, store: BlobStore, namespace: str, job: str, token: int, check: Callable[[], None]
+        self,
+        store: BlobStore,
+        namespace: str,
+        job: str,
+        token: int,
+        check: Callable[[], None],
+        clock: Clock,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._job = job
         self._token = token
         self._check = check
+        self._clock = clock
 
     def read(self, name: str) -> bytes:
         """The content of a blob.
@@ -91,7 +104,8 @@ class Blobs:
     def names(self, prefix: str = "") -> list[str]:
         """The names that start so, in order."""
         root = f"{self._namespace}/"
-        return [name.removeprefix(root) for name in self._store.names(root + prefix)]
+        found = self._patiently(f"{prefix}*", lambda: list(self._store.names(root + prefix)))
+        return [name.removeprefix(root) for name in found]
 
     def write(self, name: str, data: bytes | str, *, content_type: str | None = None) -> None:
         """Write a whole blob, as often as you like while the run owns its job.
@@ -99,7 +113,7 @@ class Blobs:
         Raises:
             InputError: No blob can have that name.
             LeaseLost, Fenced: It does not any more; nothing was written.
-            StoreUnavailableError: Storage did not answer.
+            StoreUnavailableError: Storage did not answer for a minute.
         """
         content = data.encode() if isinstance(data, str) else data
         kind = content_type or (
@@ -107,8 +121,8 @@ class Blobs:
         )
         metadata = {OWNER: self._job, TOKEN: str(self._token), WRITE: uuid.uuid4().hex}
         path = self._path(name)
-        trouble: StoreUnavailableError | ConflictError | None = None
-        for _ in range(TRIES):
+        patience = Patience(self._clock)
+        while True:
             current = self._patiently(name, lambda: self._store.head(path))
             if current is not None and current.metadata.get(WRITE) == metadata[WRITE]:
                 return  # an earlier try was carried out, its reply was lost
@@ -119,10 +133,9 @@ class Blobs:
                     path, content, metadata, etag=current.etag if current else None, content_type=kind
                 )
             except (ConflictError, StoreUnavailableError) as error:
-                trouble = error
+                patience.spend(error)
             else:
                 return
-        raise trouble or StoreUnavailableError()
 
     def delete(self, name: str, *, when: Callable[[bytes], bool] | None = None) -> bool:
         """Delete a blob; False when there is none, or when `when` says no to its content.
@@ -131,13 +144,13 @@ class Blobs:
 
         Raises:
             LeaseLost, Fenced: The run no longer owns its job; nothing was deleted.
-            StoreUnavailableError: Storage did not answer.
+            StoreUnavailableError: Storage did not answer for a minute.
         """
         path = self._path(name)
         look = self._store.head if when is None else self._store.read
-        trouble: StoreUnavailableError | ConflictError | None = None
+        patience = Patience(self._clock)
         unknown = False
-        for _ in range(TRIES):
+        while True:
             current = self._patiently(name, lambda: look(path))
             if current is None:
                 return unknown  # after a try without an answer it was probably us
@@ -148,10 +161,10 @@ class Blobs:
             try:
                 self._store.delete(path, etag=current.etag)
             except (ConflictError, StoreUnavailableError) as error:
-                trouble, unknown = error, unknown or isinstance(error, StoreUnavailableError)
+                unknown = unknown or isinstance(error, StoreUnavailableError)
+                patience.spend(error)
             else:
                 return True
-        raise trouble or StoreUnavailableError()
 
     def _path(self, name: str) -> str:
         try:
@@ -169,14 +182,9 @@ class Blobs:
                 f"the write was refused."
             )
 
-    def _patiently(self, name: str, call: Callable[[], BlobItem | None]) -> BlobItem | None:
+    def _patiently(self, name: str, call: Callable[[], T]) -> T:
         """Reading changes nothing, so it is simply tried again."""
-        for _ in range(TRIES - 1):
-            try:
-                return call()
-            except StoreUnavailableError:
-                continue
         try:
-            return call()
+            return patiently(self._clock, call, check=self._check)
         except StoreUnavailableError as error:
             raise StoreUnavailableError(f"Job {self._job}, blob {name!r}: {error}") from error

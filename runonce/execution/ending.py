@@ -8,7 +8,15 @@ import subprocess
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from runonce.errors import Fenced, HostStopping, LeaseLost, RunInterrupted, TimeLimitExceeded
+from runonce.errors import (
+    Fenced,
+    HostStopping,
+    LeaseLost,
+    PermanentError,
+    RunInterrupted,
+    StoreUnavailableError,
+    TimeLimitExceeded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +36,8 @@ class Ending(Enum):
     """Its host stops, and it ended where it chose to."""
     CUT_OFF = auto()
     """Its host stops, and it was ended wherever it was: an effect may have happened and not be noted."""
+    OUT_OF_REACH = auto()
+    """Storage did not answer for as long as anybody waits: no failure of the body's."""
     LOST = auto()
     """It is somebody else's by now."""
 
@@ -62,6 +72,10 @@ def judge(  # noqa: PLR0911 - one answer for each end
         isinstance(part, TimeLimitExceeded | asyncio.CancelledError) for part in parts
     ):
         return Ending.FAILED, cause
+    if not isinstance(error, PermanentError) and any(
+        isinstance(part, StoreUnavailableError) for part in parts
+    ):
+        return Ending.OUT_OF_REACH, error
     return Ending.FAILED, error
 
 

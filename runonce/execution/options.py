@@ -22,13 +22,14 @@ RESERVED = re.compile(r"host|runonce.*")
 """The Functions host takes no function called host; the toolkit's own functions begin with runonce."""
 
 LONGEST_RETRY_DELAY = 3600.0
+"""Seconds up to which a retry's delay doubles; a longer one that was asked for stays as it is."""
 MAX_ABANDONED = 5
 """A run whose host died this often is not tried again: the job itself may be what kills its hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a failed run is tried again, and after how long (seconds; doubled each time, at most 1 h)."""
+    """How often a failed run is tried again, and after how long (seconds; doubled each time, up to an hour)."""
 
     retries: int = 0
     delay: float = 60.0
@@ -36,7 +37,7 @@ class Retry:
     def wait(self, failures: int, *, spread: Callable[[], float] = random.random) -> float:
         """Seconds to wait after so many failures, give or take a fifth so that replicas do not march in step."""
         doubled = self.delay * 2.0 ** min(failures - 1, 30)
-        return min(doubled, LONGEST_RETRY_DELAY) * (0.8 + 0.4 * spread())
+        return min(doubled, max(LONGEST_RETRY_DELAY, self.delay)) * (0.8 + 0.4 * spread())
 
 
 def checked_body(decorator: str, body: object) -> None:

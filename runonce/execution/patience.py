@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
-from runonce.errors import StoreUnavailableError
+from runonce.errors import StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ class Patience:
         self._give_up_at = clock.elapsed() + PATIENCE
         self._pause = FIRST_PAUSE
 
-    def spend(self, error: StoreUnavailableError) -> None:
+    def spend(self, error: StoreError) -> None:
         """Wait a little longer than the last time; once the minute is over, raise the error."""
         if self._clock.elapsed() > self._give_up_at:
             raise error
@@ -40,12 +40,12 @@ def patiently(clock: Clock, call: Callable[[], T], *, check: Callable[[], None])
 
     Raises:
         StoreUnavailableError: There was none for a minute.
-        LeaseLost: `check`, which is asked before each try, says that the answer would be of no use.
+        LeaseLost: `check`, which is asked before each further try, says that the answer would be of no use.
     """
     patience = Patience(clock)
     while True:
-        check()
         try:
             return call()
         except StoreUnavailableError as error:
             patience.spend(error)
+            check()

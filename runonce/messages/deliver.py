@@ -173,7 +173,9 @@ class Deliverer(Flow[Working]):
         rights = Rights(
             claim=claim,
             stop=stop,
-            blobs=Blobs(self.stores.blobs, self.settings.namespace, owner, row.token, claim.check),
+            blobs=Blobs(
+                self.stores.blobs, self.settings.namespace, owner, row.token, claim.check, self.clock
+            ),
             checkpoint=Checkpoint(f"Handler {handler.name}", save, row.checkpoint, row.progress),
             log=run_logger(handler.name, f"message {row.message_id}", row.attempt),
             outbox=list(row.outbox),
@@ -269,7 +271,9 @@ class Deliverer(Flow[Working]):
             return self._followed_up(working, result)
         return settlement
 
-    def _not_done(self, working: Working, ending: Ending, error: BaseException) -> Settlement:
+    def _not_done(  # noqa: PLR0911 - one settlement for each end
+        self, working: Working, ending: Ending, error: BaseException
+    ) -> Settlement:
         claim, handler = working.claim, working.handler
         if ending is Ending.LOST:
             delay = backoff(working.delivery.reschedules)
@@ -283,6 +287,10 @@ class Deliverer(Flow[Working]):
             claim.release(None, f"{self.registry.host} was stopping", failed=False)
             return Reschedule(WHEN_STOPPING, claim.row.reason)
         reason = brief(error)[:LONGEST_TEXT]
+        if ending is Ending.OUT_OF_REACH:
+            delay = backoff(working.delivery.reschedules)
+            claim.release(self.clock.now() + timedelta(seconds=delay), reason, failed=False)
+            return Reschedule(delay, reason)
         failures = claim.row.failures + 1
         if isinstance(error, PermanentError) or failures > handler.retry.retries:
             if isinstance(error, BadMessageError):  # it names handler and message itself

@@ -185,13 +185,17 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         *,
         reason: str = "",
         error: str = "",
+        counted: bool = True,
         retry_at: datetime | None = None,
         entries: Mapping[str, Mapping[str, Value]] | None = None,
     ) -> None:
-        """Record how the run ended, with the last ledger entries or not at all; raises as `save` does."""
+        """Record how the run ended, with the last ledger entries or not at all; raises as `save` does.
+
+        A failure that is not `counted` uses up no retry.
+        """
         now = self._registry.clock.now()
         fire_time = self.run.fire_time
-        failed = outcome in (Outcome.FAILED, Outcome.RETRYING)
+        failed = counted and outcome in (Outcome.FAILED, Outcome.RETRYING)
 
         def settle_job(row: JobRow) -> JobRow:
             pending = {t: p for t, p in row.pending.items() if t != fire_time}

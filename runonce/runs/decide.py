@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from runonce.errors import ConflictError, InputError, StoreError, UnknownJobError
+from runonce.execution.patience import Patience
 from runonce.runs.plan import forgotten
 from runonce.runs.requests import send_request
 from runonce.runs.rows import JobRow, Outcome, Pending, RunRow
-from runonce.runs.table import TRIES, read_job, read_run, write
+from runonce.runs.table import read_job, read_run, write
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def unfinished(row: JobRow) -> list[tuple[datetime, str]]:
 
 def _decide(dispatcher: Dispatcher, which: Which, change: Decide) -> RunRow:
     registry = dispatcher.registry
-    for _ in range(TRIES):
+    patience = Patience(registry.clock)
+    while True:
         row, etag = read_job(registry, which.job)
         if etag is None and which.job not in dispatcher.jobs:
             raise UnknownJobError(
@@ -172,9 +174,9 @@ def _decide(dispatcher: Dispatcher, which: Which, change: Decide) -> RunRow:
                 registry.namespace, [write(job, etag), write(run, None if found is None else found[1])]
             )
         except ConflictError:
-            continue
-        return run
-    raise StoreError(f"{which}: its rows changed {TRIES} times meanwhile; try again.")
+            patience.spend(StoreError(f"{which}: its rows changed again and again for a minute; try again."))
+        else:
+            return run
 
 
 def _is_named(dispatcher: Dispatcher, which: Which) -> bool:

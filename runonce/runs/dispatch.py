@@ -39,7 +39,7 @@ from runonce.execution.stop import StopSignal
 from runonce.execution.threads import start_thread
 from runonce.runs.claim import Claim, claim
 from runonce.runs.plan import By, Refused
-from runonce.runs.requests import read_request, send_request
+from runonce.runs.requests import MOST_HELD, put_back, put_back_unknown, read_request, send_request
 from runonce.runs.result import Refusal, Result
 from runonce.runs.rows import Outcome
 from runonce.runs.run import Run
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runonce.runs.dispatch")
 
+OUT_OF_REACH_AGAIN = 60.0
+"""Seconds until a run goes on whose calls to storage got no answer for a minute."""
 LONGEST_PUT_BACK = timedelta(minutes=5)
 """A request that is not due yet comes again by then at the latest; clocks are apart by more only by mistake."""
 EARLY = timedelta(seconds=1)
@@ -113,7 +115,7 @@ class Dispatcher(Flow[Started]):
         return None if fire_time is None else self.execute(job, fire_time, by="timer")
 
     def handle_request(self, body: str) -> Result | None:
-        """Run what a message of the internal queue asks for; a malformed or outdated one is logged and dropped."""
+        """Run what a message of the internal queue asks for, or put it back; a malformed one is logged and dropped."""
         try:
             request = read_request(body)
         except InputError as error:
@@ -121,12 +123,7 @@ class Dispatcher(Flow[Started]):
             return None
         job = self.jobs.get(request.job)
         if job is None:
-            log.error(
-                "A request asks for job %r, which this host does not have: deploy the file that defines it. The fire "
-                "time %s stays due.",
-                request.job,
-                request.fire_time,
-            )
+            put_back_unknown(self.stores.requests, request)
             return None
         early = request.fire_time - self.clock.now()
         if early > EARLY:
@@ -134,7 +131,10 @@ class Dispatcher(Flow[Started]):
             delay = min(early, LONGEST_PUT_BACK)
             send_request(self.stores.requests, job.name, request.fire_time, request.why, delay=delay)
             return None
-        return self.execute(job, request.fire_time, by="request")
+        result = self.execute(job, request.fire_time, by="request")
+        if not result.ran and result.again_at is not None:
+            put_back(self.stores.requests, request, result.again_at - self.clock.now(), most=MOST_HELD)
+        return result
 
     # -- the flow -------------------------------------------------------------------------------------------
 
@@ -170,7 +170,8 @@ class Dispatcher(Flow[Started]):
                 self.stores.leases, self.registry.lock_name(job.name), self.settings.lease, self.clock
             )
             if lease is None:
-                return self._refused(job, fire_time, Refusal.HELD_ELSEWHERE)
+                again_at = self.clock.now() + timedelta(seconds=self.settings.lease.duration)
+                return replace(self._refused(job, fire_time, Refusal.HELD_ELSEWHERE), again_at=again_at)
         except StoreError as error:
             return self._not_claimed(job, fire_time, error)
         try:
@@ -191,7 +192,8 @@ class Dispatcher(Flow[Started]):
                 log.error(
                     "job %s, fire time %s: %s: %s", job.name, fire_time, claimed.outcome, claimed.reason
                 )
-            return Result(job.name, fire_time, claimed.outcome, claimed.reason, refusal=Refusal.TURNED_AWAY)
+            result = Result(job.name, fire_time, claimed.outcome, claimed.reason, again_at=claimed.not_before)
+            return replace(result, refusal=Refusal.TURNED_AWAY)
         stop = StopSignal(self.stop)
         try:
             return self._start(job, claimed, lease, stop)
@@ -218,7 +220,9 @@ class Dispatcher(Flow[Started]):
         limit = float("inf") if job.max_runtime is None else job.max_runtime
         lease.renew_until(now + limit + self.settings.shutdown_timeout)
         lease.keep(stop.set)
-        blobs = Blobs(self.stores.blobs, self.settings.namespace, job.name, claimed.run.token, lease.check)
+        blobs = Blobs(
+            self.stores.blobs, self.settings.namespace, job.name, claimed.run.token, lease.check, self.clock
+        )
         run = Run(
             registry=self.registry,
             claim=claimed,
@@ -272,6 +276,8 @@ class Dispatcher(Flow[Started]):
             started.lease.release()
             self._hand_on(started)
             self._inflight.remove(started)
+        if result.again_at is not None:
+            self._ask(started.job.name, result.fire_time, "retrying", result.again_at - self.clock.now())
         self._say(started, result)
         return result
 
@@ -283,18 +289,25 @@ class Dispatcher(Flow[Started]):
         without waiting for a recovery tick each.
         """
         fire_time = started.claim.next_due() or started.claim.passed()
-        if fire_time is None:
-            return
+        if fire_time is not None:
+            self._ask(started.job.name, fire_time, "next", timedelta())
+
+    def _ask(self, job: str, fire_time: datetime, why: str, delay: timedelta) -> None:
         try:
-            send_request(self.stores.requests, started.job.name, fire_time, "next")
+            send_request(self.stores.requests, job, fire_time, why, delay=delay)
         except StoreError as error:
-            log.warning("job %s: the next recovery tick asks for %s: %s", started.job.name, fire_time, error)
+            log.warning("job %s: the next recovery tick asks for %s: %s", job, fire_time, error)
 
     def _judge(self, started: Started, error: BaseException | None) -> Result:
         """The outcome of what the body did."""
         job, row = started.job, started.claim.run
         ending, error = judge(error, started.stop, held=started.lease.held)
-        return Result(job.name, row.fire_time, *self._outcome(started, ending, error), row.attempt, error)
+        result = Result(job.name, row.fire_time, *self._outcome(started, ending, error), row.attempt, error)
+        if result.outcome is not Outcome.RETRYING:
+            return result
+        counted = ending is not Ending.OUT_OF_REACH
+        wait = job.retry.wait(row.failures + 1) if counted else OUT_OF_REACH_AGAIN
+        return replace(result, counted=counted, again_at=self.clock.now() + timedelta(seconds=wait))
 
     def _outcome(self, started: Started, ending: Ending, error: BaseException | None) -> tuple[Outcome, str]:
         job, host = started.job, self.registry.host
@@ -305,6 +318,8 @@ class Dispatcher(Flow[Started]):
                 return Outcome.ABANDONED, str(error)
             case Ending.CUT_OFF if job.on_abandoned == "hold":
                 return Outcome.UNKNOWN, f'{host} was stopping and cut it off, and on_abandoned="hold"'
+            case Ending.OUT_OF_REACH:
+                return Outcome.RETRYING, brief(error)
             case Ending.STOPPED | Ending.CUT_OFF:
                 return Outcome.STOPPED, f"{host} was stopping; goes on from its last checkpoint"
         failed = isinstance(error, PermanentError) or started.claim.run.failures >= job.retry.retries
@@ -313,10 +328,6 @@ class Dispatcher(Flow[Started]):
     def _record(self, started: Started, result: Result) -> Result:
         if result.outcome is Outcome.ABANDONED:
             return result  # not ours to write any more
-        retry_at = None
-        if result.outcome is Outcome.RETRYING:
-            wait = started.job.retry.wait(started.claim.run.failures + 1)
-            retry_at = self.clock.now() + timedelta(seconds=wait)
         traceback = "" if result.error is None else told(result.error)
         # What no checkpoint took along goes with the outcome, so that a death cannot come between the two.
         succeeded = result.outcome is Outcome.SUCCEEDED
@@ -326,7 +337,8 @@ class Dispatcher(Flow[Started]):
                 result.outcome,
                 reason=result.reason[:LONGEST_TEXT],
                 error=traceback,
-                retry_at=retry_at,
+                counted=result.counted,
+                retry_at=result.again_at,
                 entries=entries,
             )
 
@@ -336,14 +348,14 @@ class Dispatcher(Flow[Started]):
             else:
                 finish({})
         except (LeaseLost, Fenced) as lost:
-            return replace(result, outcome=Outcome.ABANDONED, reason=str(lost), error=lost)
+            return replace(result, outcome=Outcome.ABANDONED, reason=str(lost), error=lost, again_at=None)
         except Exception as trouble:  # noqa: BLE001 - a value that the storage's library refuses raises anything
             with_entries = succeeded and not started.run.ledger.is_empty
             if with_entries and not isinstance(trouble, StoreUnavailableError):
                 return self._record(started, self._judge(started, trouble))  # the entries were refused
             reason = f"ended as {result.outcome}, which could not be recorded: {trouble}"
             error = trouble if isinstance(trouble, RunonceError) else StoreError(reason)
-            return replace(result, outcome=Outcome.UNKNOWN, reason=reason, error=error)
+            return replace(result, outcome=Outcome.UNKNOWN, reason=reason, error=error, again_at=None)
         return result
 
     def _say(self, started: Started, result: Result) -> None:
@@ -374,5 +386,6 @@ class Dispatcher(Flow[Started]):
             self._record(started, Result(started.job.name, row.fire_time, outcome, reason, row.attempt))
         for started in left:  # not before all are recorded: somebody else may begin then
             started.lease.release()
+        for started in left:
             self._hand_on(started)
         return [started.job.name for started in left]

@@ -31,6 +31,8 @@ class Refused:
 
     reason: str
     outcome: Outcome = Outcome.SKIPPED
+    not_before: datetime | None = None
+    """When it may be run, where that is all there is against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ def admit(row: JobRow, fire_time: datetime, who: Claimant) -> Refused | None:
     pending = row.pending.get(fire_time)
     if pending is not None:
         if not pending.is_due(who.now):
-            return Refused(f"{pending.why}, due at {to_text(pending.not_before)}")
+            reason = f"{pending.why}, due at {to_text(pending.not_before)}"
+            return Refused(reason, not_before=pending.not_before)
     elif row.watermark is not None and fire_time <= row.watermark:
         return Refused("this fire time is done, or was skipped")
     return None

@@ -8,6 +8,7 @@ one for each unfinished fire time.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from dataclasses import dataclass
@@ -20,6 +21,14 @@ from runonce.stores.columns import from_text, to_text
 if TYPE_CHECKING:
     from runonce.stores.protocols import QueueStore
 
+log = logging.getLogger("runonce.runs.requests")
+
+UNKNOWN_AGAIN, MOST_UNKNOWN = timedelta(seconds=2), 60
+"""When a request for a job that the host does not know comes again, and how often: about for as long as one lives."""
+MOST_HELD = 2
+"""How often a request comes again that found the lease held, or its retry not due."""
+LONGEST_DELAY = 7 * 86_400
+"""Seconds a message can be hidden (Azure's limit)."""
 ASK_AGAIN = timedelta(minutes=2)
 """How long a request lives, and how long the recovery tick waits before it asks for the same again."""
 
@@ -31,15 +40,49 @@ class Request:
     job: str
     fire_time: datetime
     why: str
+    put_back: int = 0
+    """How often a host that could do nothing about it has put it back."""
 
 
 def send_request(
-    queue: QueueStore, job: str, fire_time: datetime, why: str, *, delay: timedelta = timedelta()
+    queue: QueueStore,
+    job: str,
+    fire_time: datetime,
+    why: str,
+    *,
+    delay: timedelta = timedelta(),
+    put_back: int = 0,
 ) -> None:
-    """Ask for a fire time, after a delay where it is not due before."""
-    body = json.dumps({"job": job, "fire_time": to_text(fire_time), "why": why})
-    seconds = math.ceil(delay.total_seconds())
-    queue.send(body, delay=seconds, time_to_live=int(ASK_AGAIN.total_seconds()) + seconds)
+    """Ask for a fire time, after a delay where it is not due before; of more than a week, after a week."""
+    fields = {"job": job, "fire_time": to_text(fire_time), "why": why}
+    body = json.dumps(fields | ({"put_back": put_back} if put_back else {}))
+    # What comes at an instant is asked for by the next tick after it.
+    life = int(ASK_AGAIN.total_seconds()) // (2 if delay else 1)
+    seconds = min(max(0, math.ceil(delay.total_seconds())), LONGEST_DELAY)
+    queue.send(body, delay=seconds, time_to_live=seconds + life)
+
+
+def put_back(queue: QueueStore, request: Request, delay: timedelta, *, most: int) -> bool:
+    """Let a request come again, to whichever host takes it then; False when that was done `most` times already."""
+    if request.put_back >= most:
+        return False
+    count = request.put_back + 1
+    send_request(queue, request.job, request.fire_time, request.why, delay=delay, put_back=count)
+    return True
+
+
+def put_back_unknown(queue: QueueStore, request: Request) -> None:
+    """Let a request for a job that this host does not know come to others, which may be of a newer version."""
+    kept = put_back(queue, request, UNKNOWN_AGAIN, most=MOST_UNKNOWN)
+    if request.put_back == 0 or not kept:
+        log.log(
+            logging.WARNING if kept else logging.ERROR,
+            "A request asks for job %r, which this host does not have: deploy the file that defines it. Its fire time "
+            "%s stays due%s.",
+            request.job,
+            request.fire_time,
+            ", and other hosts are asked" if kept else "",
+        )
 
 
 def read_request(body: str) -> Request:
@@ -51,7 +94,7 @@ def read_request(body: str) -> Request:
     try:
         fields = json.loads(body)
         fire_time = from_text(fields["fire_time"])
-        job, why = fields["job"], fields.get("why", "")
+        job, why, put_back = fields["job"], fields.get("why", ""), int(fields.get("put_back", 0))
         if fire_time is not None and fire_time.tzinfo is not None:
             fire_time = fire_time.astimezone(UTC)  # whoever sent it by hand may have used another zone
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -65,4 +108,4 @@ def read_request(body: str) -> Request:
             f"A message on the internal queue names job {job!r:.80} and fire time {fields['fire_time']!r:.80}: give a "
             f"job's name and an instant on a whole second with its offset, such as 2026-11-29T03:00:00Z. It is dropped."
         )
-    return Request(job, fire_time, str(why))
+    return Request(job, fire_time, str(why), put_back)

@@ -28,6 +28,10 @@ class Result:
     """What the body raised, where it did; or why it could not be claimed or recorded."""
     refusal: Refusal | None = None
     """Why nothing ran, where that was so."""
+    counted: bool = True
+    """Whether a failure uses up one of the job's retries."""
+    again_at: datetime | None = None
+    """When it comes again, where that is known."""
 
     @property
     def recorded(self) -> bool:

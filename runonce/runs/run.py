@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from runonce.errors import InputError
 from runonce.execution.checkpoint import Batches, Checkpoint
+from runonce.execution.patience import patiently
 from runonce.runs.rows import entry_key, key_range
 from runonce.stores.columns import LONGEST_KEY, column_problem
 from runonce.stores.protocols import MAX_TRANSACTION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from runonce.execution.blobs import Blobs
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
     from runonce.execution.registry import Registry
     from runonce.execution.stop import StopSignal
     from runonce.runs.claim import Claim
-    from runonce.stores.protocols import Value
+    from runonce.stores.protocols import Row, Value
 
 T = TypeVar("T")
+PAGE = 1000
+"""Rows in one answer of a table (Azure Tables' limit)."""
 MAX_ENTRIES = MAX_TRANSACTION - 2
 """Ledger entries in one commit: a transaction, less the job's row and the run's."""
 
@@ -58,7 +62,7 @@ class Run:
         """A logger that names this run in every line."""
         self.blobs = blobs
         """The namespace's blobs; writes are refused once a newer run of the job has written."""
-        self.ledger = Ledger(registry, self.job)
+        self.ledger = Ledger(registry, self.job, lease.check)
         """Entries that are committed with the next checkpoint, each key once forever."""
         self.checkpoint = Checkpoint(
             f"Job {self.job}", claim.save, claim.run.checkpoint, claim.run.progress, self.ledger
@@ -128,9 +132,10 @@ class Ledger:
     Entries that no checkpoint has taken along are written with the run's success.
     """
 
-    def __init__(self, registry: Registry, job: str) -> None:
+    def __init__(self, registry: Registry, job: str, check: Callable[[], None]) -> None:
         self._registry = registry
         self._job = job
+        self._check = check
         self._lock = threading.Lock()
         self.staged: dict[str, dict[str, Value]] = {}
         """Entries by key that no commit has taken yet."""
@@ -170,9 +175,24 @@ class Ledger:
             self.staged[key] = {"key": key, **values}
 
     def entries(self) -> Iterator[dict[str, Value]]:
-        """Every entry ever committed for the job, by key, as {"key": …, column: value, …}."""
-        for row in self._registry.table.scan(self._registry.namespace, *key_range("entry", self._job)):
-            yield dict(row.values)
+        """Every entry ever committed for the job, by key, as {"key": …, column: value, …}.
+
+        Raises:
+            StoreUnavailableError: The table did not answer for a minute.
+            LeaseLost: It did not answer, and the run no longer owns its job.
+        """
+        first, last = key_range("entry", self._job)
+        after = ""
+        while True:
+            read = partial(self._page, after or first, last)
+            page = patiently(self._registry.clock, read, check=self._check)
+            yield from (dict(row.values) for row in page if row.key != after)
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+    def _page(self, first: str, last: str) -> Sequence[Row]:
+        return list(self._registry.table.scan(self._registry.namespace, first, last, limit=PAGE))
 
     def keys(self) -> set[str]:
         """The keys of all committed entries; one storage call for each 1,000."""

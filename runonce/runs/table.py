@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from runonce.errors import ConflictError, StoreError, UnreadableRowError
+from runonce.execution.patience import Patience
 from runonce.runs.rows import (
     JobRow,
     Outcome,
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("runonce.runs.table")
-
-TRIES = 50
-"""Rounds against other writers: a job that saves all the time leaves an operator little room between two."""
 
 
 def read_job(registry: Registry, name: str) -> tuple[JobRow, str | None]:
@@ -118,9 +116,10 @@ def change_job(
         record: Is given the row as it was; a run's row to write with the change, where there is none yet.
 
     Raises:
-        StoreError: Storage did not answer, or the row changed every time.
+        StoreError: Storage did not answer, or the row changed every time for a minute.
     """
-    for _ in range(TRIES):
+    patience = Patience(registry.clock)
+    while True:
         row, etag = read_job(registry, name)
         changed = change(row, etag is not None)
         if changed == row:
@@ -128,9 +127,11 @@ def change_job(
         try:
             commit_with(registry, changed, etag, record(row))
         except ConflictError:
-            continue
-        return changed
-    raise StoreError(f"Job {name}: its row changed {TRIES} times meanwhile; try again.")
+            patience.spend(
+                StoreError(f"Job {name}: its row changed again and again for a minute; try again.")
+            )
+        else:
+            return changed
 
 
 def commit_with(registry: Registry, row: JobRow, etag: str | None, record: RunRow | None) -> None:

@@ -8,6 +8,7 @@ from runonce.clock import SystemClock
 from runonce.errors import ConflictError, Fenced, LeaseLost, StoreUnavailableError
 from runonce.execution.blobs import Blobs
 from runonce.stores.memory import MemoryBlobs
+from tests.support.faults import PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ def store(request: pytest.FixtureRequest) -> BlobStore:
 
 
 def blobs(store: BlobStore, token: int = 5, check: Callable[[], None] = trusted) -> Blobs:
-    return Blobs(store, "ns", "job", token, check)
+    return Blobs(store, "ns", "job", token, check, PassingClock())
 
 
 @pytest.fixture(autouse=True)

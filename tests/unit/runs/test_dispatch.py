@@ -746,7 +746,7 @@ def test_a_host_that_gives_runs_up_records_all_before_it_frees_one() -> None:
     boundary.calls.clear()
     host.stop.set(HostStopping())
     assert sorted(host.abandon()) == ["one", "two"]
-    assert boundary.calls == ["commit", "commit", "release", "send", "release", "send"]
+    assert boundary.calls == ["commit", "commit", "release", "release", "send", "send"]
     for gate in gates.values():
         gate.go_on.set()
     assert {run.result().outcome for run in running} == {Outcome.ABANDONED}
