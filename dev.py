@@ -7,6 +7,7 @@
     python dev.py azurite    run only the storage emulator, until Ctrl-C
     python dev.py servicebus run a local Service Bus with the handlers' queues and topics, until Ctrl-C
     python dev.py check      lint, format and type check
+    python dev.py run JOB    any other command is runonce's own: status, history JOB, next JOB, --help
 
 Each command first sets up what is missing: a virtual environment in .venv and, where it is needed, the
 storage emulator Azurite. The first time takes a minute or two, afterwards nothing. No command leaves a
@@ -43,8 +44,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-REQUIREMENT_FILES = ("requirements.txt", "constraints.txt", "requirements-dev.txt")
+APP, TOOLS = "requirements.txt", "requirements-dev.txt"
+"""What the jobs need, and what tests and checks need as well."""
+REQUIREMENT_FILES = (APP, TOOLS, "constraints.txt", "pyproject.toml")
 DATA = ROOT / ".azurite"
+PORTS = "ports.json"
+"""In DATA: where this checkout's emulator listens, while it runs."""
 JOBS = "jobs"
 STOP_SECONDS = 10.0
 DRAIN_SECONDS = 50.0  # runs get 45 s, one lease, to stop at a good place; the rest is for recording it
@@ -79,7 +84,7 @@ def demo(options: argparse.Namespace) -> int:
 
 def test(options: argparse.Namespace) -> int:
     """Run every test."""
-    set_up()
+    set_up(TOOLS)
     install_azurite()  # each test process starts its own; installing it here shows why the first time is slow
     install_servicebus()  # without it its tests are skipped, and fail in CI
     return run(pytest_command(options.pytest_arguments))
@@ -89,28 +94,75 @@ def serve(_options: argparse.Namespace) -> int:
     """Run the jobs here until Ctrl-C."""
     set_up()
     command = [str(VENV_PYTHON), "-m", "runonce", "serve"]
-    if launcher.answers():
-        say("using the Azurite that already runs on the default ports")
-        return run(command, storage=launcher.connection_string(), grace=DRAIN_SECONDS)
-    with start_azurite(
-        DATA, launcher.default_or_free_ports()
-    ) as azurite:  # ends after the jobs, which need it
-        return run(command, storage=azurite.connection_string, grace=DRAIN_SECONDS)
+    if os.environ.get("RUNONCE_STORAGE"):
+        say("using the storage that RUNONCE_STORAGE names")
+        return run(command, grace=DRAIN_SECONDS)
+    storage = own_emulator()
+    if storage:
+        say("using the Azurite of this checkout, which runs already")
+        return run(command, storage=storage, grace=DRAIN_SECONDS)
+    with serving_here(start_azurite(DATA, launcher.default_or_free_ports())) as emulator:
+        tell_other_terminals(emulator.connection_string)
+        # It ends after the jobs, which need it.
+        return run(command, storage=emulator.connection_string, grace=DRAIN_SECONDS)
 
 
 def azurite(_options: argparse.Namespace) -> int:
     """Run the storage emulator until Ctrl-C."""
-    if launcher.answers():
-        say("an Azurite already runs on the default ports; its connection string is")
-        print(launcher.connection_string())
+    storage = own_emulator()
+    if storage:
+        say("the Azurite of this checkout runs already; its connection string is")
+        print(storage)
         return 0
     set_up_venv()  # Node may have to be installed there
-    with start_azurite(DATA, launcher.default_or_free_ports()) as emulator:
+    with serving_here(start_azurite(DATA, launcher.default_or_free_ports())) as emulator:
         say(f"Azurite serves {DATA.name}/ on ports {', '.join(map(str, emulator.ports))} until Ctrl-C")
         print(emulator.connection_string, flush=True)
+        tell_other_terminals(emulator.connection_string)
         emulator.process.wait()
         say(f"Azurite ended by itself:\n{emulator.log_tail()}")
     return 1
+
+
+def pass_on(options: argparse.Namespace) -> int:
+    """Run a command of runonce's, on this checkout's emulator unless RUNONCE_STORAGE names other storage."""
+    set_up()
+    named = os.environ.get("RUNONCE_STORAGE")
+    storage = None if named else own_emulator() or "UseDevelopmentStorage=true"
+    command = [str(VENV_PYTHON), "-m", "runonce", *options.arguments]
+    return run(command, storage=storage, grace=DRAIN_SECONDS)
+
+
+@contextlib.contextmanager
+def serving_here(emulator: launcher.Azurite) -> Iterator[launcher.Azurite]:
+    """Let other terminals find this checkout's emulator for as long as it runs."""
+    ports = DATA / PORTS
+    with emulator:
+        ports.write_text(json.dumps(emulator.ports), encoding="ascii")
+        try:
+            yield emulator
+        finally:
+            ports.unlink(missing_ok=True)
+
+
+def own_emulator() -> str | None:
+    """The connection string of this checkout's emulator, if it runs: claims and queues are not shared with another's."""
+    try:
+        blob, queue, table = json.loads((DATA / PORTS).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    ports = (blob, queue, table)
+    return launcher.connection_string(ports) if launcher.answers(ports) else None
+
+
+def tell_other_terminals(storage: str) -> None:
+    """Say how the command line finds this emulator."""
+    if storage == launcher.connection_string():
+        storage = "UseDevelopmentStorage=true"
+    setting = (
+        f'$env:RUNONCE_STORAGE="{storage}"' if os.name == "nt" else f'export RUNONCE_STORAGE="{storage}"'
+    )
+    say(f"in another terminal: python dev.py status, or with .venv activated\n{setting}")
 
 
 def servicebus(options: argparse.Namespace) -> int:
@@ -159,7 +211,7 @@ def seconds(duration: str) -> int:
 
 def check(_options: argparse.Namespace) -> int:
     """Lint, format and type check; every tool runs, whatever the one before it found."""
-    set_up()
+    set_up(TOOLS)
     tools = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"])
     codes = []
     for tool in tools:
@@ -182,16 +234,29 @@ def pytest_processes(cores: int) -> int:
 # --- setting up ---------------------------------------------------------------
 
 
-def set_up() -> None:
-    """Make .venv hold exactly what the requirement files ask for."""
-    stamp, wanted = VENV / ".runonce-stamp", requirements_hash()
-    if VENV_PYTHON.exists() and stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
+def set_up(requirements: str = APP) -> None:
+    """Make .venv hold exactly what a requirement file asks for, and the package itself."""
+    wanted = requirements_hash()
+    if VENV_PYTHON.exists() and any(stamped(name) == wanted for name in {requirements, TOOLS}):
         return
     set_up_venv()
     with step("installing packages"):
         install = [str(VENV_PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-        launcher.run_quietly([*install, "-r", "requirements-dev.txt"], cwd=ROOT)
-    stamp.write_text(wanted, encoding="ascii")
+        launcher.run_quietly([*install, "-r", requirements, "--editable", "."], cwd=ROOT)
+    stamp(requirements).write_text(wanted, encoding="ascii")
+
+
+def stamp(requirements: str) -> Path:
+    """Where it is noted that a requirement file was installed."""
+    return VENV / f".{requirements}.stamp"
+
+
+def stamped(requirements: str) -> str:
+    """The hash that was wanted when a requirement file was installed last, or nothing."""
+    try:
+        return stamp(requirements).read_text(encoding="ascii")
+    except OSError:
+        return ""
 
 
 def set_up_venv() -> None:
@@ -384,7 +449,9 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; what `test` does not know itself is for pytest."""
+    """Read the command line; what `test` does not know itself is for pytest, and other commands are runonce's."""
+    if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
+        return argparse.Namespace(command=None, arguments=list(arguments))
     parser, parsers = make_parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown and options.command != "test":
@@ -398,7 +465,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     stop_on_signals()
     try:
-        return COMMANDS[options.command](options)
+        return COMMANDS.get(options.command, pass_on)(options)
     except Interrupted as stop:
         say("stopped")
         return 128 + stop.signum

@@ -154,6 +154,21 @@ class TestSetUp:
         dev.set_up()
         assert len(commands) == 1
 
+    def test_demo_and_serve_install_the_package_and_what_it_needs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The package itself is in .venv, so `runonce` is a command there; tools for tests come with `test` alone."""
+        commands: list[list[str]] = []
+        monkeypatch.setattr(dev, "VENV", tmp_path)
+        monkeypatch.setattr(dev, "VENV_PYTHON", Path(sys.executable))
+        monkeypatch.setattr(launcher, "run_quietly", lambda command, **_: commands.append(command))
+        dev.set_up()
+        assert commands[0][-4:] == ["-r", "requirements.txt", "--editable", "."]
+        dev.set_up(dev.TOOLS)
+        assert commands[1][-4:] == ["-r", "requirements-dev.txt", "--editable", "."]
+        dev.set_up()
+        assert len(commands) == 2, "the tools include what the app needs"
+
     def test_python_without_ensurepip_borrows_pip(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -236,6 +251,61 @@ class TestCommandLine:
         monkeypatch.setattr(dev, "stop_on_signals", lambda: None)
         assert dev.main(["check"]) == 1
         assert capsys.readouterr().err == "dev.py: pip install ended with 1\n"
+
+
+class TestPassingOn:
+    """What dev.py does not know is a command of runonce's."""
+
+    def passed(self, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[str], str | None]:
+        called: list[tuple[list[str], str | None]] = []
+
+        def run(command: list[str], *, storage: str | None = None, **_: object) -> int:
+            called.append((command, storage))
+            return 3
+
+        monkeypatch.setattr(dev, "set_up", lambda: None)
+        monkeypatch.setattr(dev, "stop_on_signals", lambda: None)
+        monkeypatch.setattr(dev, "run", run)
+        assert dev.main(words) == 3
+        return called[0]
+
+    def test_arguments_and_exit_code_are_passed_as_they_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`python dev.py run JOB --at T` is `runonce run JOB --at T`, and ends with its exit code."""
+        command, _ = self.passed(monkeypatch, "run", "book_orders", "--at", "2026-01-01", "-h")
+        assert command == [
+            str(dev.VENV_PYTHON),
+            "-m",
+            "runonce",
+            "run",
+            "book_orders",
+            "--at",
+            "2026-01-01",
+            "-h",
+        ]
+
+    def test_it_finds_the_emulator_that_dev_py_runs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The ports of this checkout's emulator are known in every terminal; a setting of one's own goes first."""
+        monkeypatch.delenv("RUNONCE_STORAGE", raising=False)
+        monkeypatch.setattr(dev, "DATA", tmp_path)
+        with dev.serving_here(launcher.start(tmp_path)) as emulator:
+            _, storage = self.passed(monkeypatch, "status")
+            assert storage == emulator.connection_string
+            monkeypatch.setenv("RUNONCE_STORAGE", "mine")
+            assert self.passed(monkeypatch, "status")[1] is None
+            monkeypatch.delenv("RUNONCE_STORAGE")
+        assert self.passed(monkeypatch, "status")[1] == "UseDevelopmentStorage=true"
+
+    def test_two_checkouts_have_an_emulator_each(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Claims and queues of another checkout are not shared: an emulator that this one did not start is not used."""
+        monkeypatch.setattr(dev, "DATA", tmp_path / "one")
+        with dev.serving_here(launcher.start(dev.DATA)):
+            assert dev.own_emulator() is not None
+            monkeypatch.setattr(dev, "DATA", tmp_path / "other")
+            assert dev.own_emulator() is None
 
 
 class TestStep:
