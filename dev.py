@@ -146,7 +146,7 @@ def serving_here(emulator: launcher.Azurite) -> Iterator[launcher.Azurite]:
 
 
 def own_emulator() -> str | None:
-    """The connection string of this checkout's emulator, if it runs: claims and queues are not shared with another's."""
+    """The connection string of this checkout's emulator, if it runs; claims and queues are not another's."""
     try:
         blob, queue, table = json.loads((DATA / PORTS).read_text(encoding="ascii"))
     except (OSError, ValueError):

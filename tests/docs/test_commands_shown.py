@@ -26,8 +26,8 @@ SOURCES = [
 def problem(program: str, arguments: str) -> str | None:
     """What is wrong with a command line, or None; "[" and "]" around what may be left out are passed over."""
     words = [word for word in shlex.split(re.sub(r"[\[\]…]", " ", arguments)) if word not in ("|", "<", ">")]
-    if program == "dev.py":
-        return None if words[0] in (*dev.COMMANDS, PLACEHOLDER) else f"dev.py has no command {words[0]}"
+    if program == "dev.py" and words[0] in (*dev.COMMANDS, PLACEHOLDER):
+        return None  # anything else it passes on to runonce
     command = COMMAND
     known = set(_options(command))
     while (inner := getattr(command, "commands", None)) is not None and words:
