@@ -28,6 +28,10 @@ recovery_log = logging.getLogger("runonce.recovery")
 
 OVERDUE = timedelta(minutes=15)
 """How long after it was due a fire time may be unfinished, beside what its run itself may take."""
+LONGEST_ELSEWHERE = timedelta(days=1)
+"""As OVERDUE, for a run of a job whose time limit this code does not know."""
+OURS = "runonce"
+"""What the names of the toolkit's own jobs begin with."""
 SIGN_OF_LIFE = timedelta(minutes=15)
 """How often a job that is well is logged."""
 AT_ONCE = 100
@@ -54,11 +58,18 @@ class Audited:
 
 
 def audit(jobs: Iterable[ScheduledJob], read: Jobs, now: datetime) -> list[Audited]:
-    """How each job stands, by name; one whose row cannot be read does not run, so it is overdue."""
-    return [
+    """How each job stands, by name; one whose row cannot be read does not run, so it is overdue.
+
+    With them those that have left the code and are not finished.
+    """
+    jobs = list(jobs)
+    known = {job.name for job in jobs}
+    removed = [audit_removed(row, now) for name, row in read.rows.items() if name not in known]
+    found = [
         audit_job(job, read.rows.get(job.name, JobRow(job.name)), now, unreadable=job.name in read.unreadable)
-        for job in sorted(jobs, key=lambda job: job.name)
+        for job in jobs
     ]
+    return sorted([*found, *(one for one in removed if one is not None)], key=lambda one: one.job)
 
 
 def audit_job(job: ScheduledJob, row: JobRow, now: datetime, *, unreadable: bool = False) -> Audited:
@@ -80,6 +91,24 @@ def audit_job(job: ScheduledJob, row: JobRow, now: datetime, *, unreadable: bool
         state = "new"
     return Audited(
         job.name, state, overdue, expected, row.last_fire_time, row.last_outcome, row.last_finished_at
+    )
+
+
+def audit_removed(row: JobRow, now: datetime) -> Audited | None:
+    """How a job stands that the code does not have: overdue while something of it is unfinished, else nothing to say.
+
+    Nobody runs it, so somebody has to decide: `runonce cancel` or `runonce mark`, or deploy the job again.
+    """
+    overdue = timedelta()
+    for pending in row.pending.values():
+        # It may run on the hosts of another application, for as long as that allows.
+        allowed = LONGEST_ELSEWHERE if pending.why == "running" else OVERDUE
+        if now - pending.not_before > allowed:
+            overdue = max(overdue, now - pending.not_before)
+    if not overdue or row.paused_at is not None or row.name.startswith(OURS):
+        return None
+    return Audited(
+        row.name, "overdue", overdue, None, row.last_fire_time, row.last_outcome, row.last_finished_at
     )
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from runonce.errors import ConflictError, Fenced, StoreError, StoreUnavailableError
 from runonce.execution.owned import Owned
 from runonce.execution.patience import patiently
+from runonce.runs.overflow import spilled
 from runonce.runs.plan import By, Claimant, Plan, Refused, admit, of_this_version, params_for, plan, within
 from runonce.runs.rows import (
     JobRow,
@@ -106,12 +107,14 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
                 registry, job, lease, (row, previous[0]), (etag, previous[1])
             )  # it was carried out, its reply was lost
         planned = plan(job, row, None if previous is None else previous[0], fire_time, who)
+        row, moved = spilled(planned.job)
+        planned = replace(planned, job=row)
         writes = _claim_writes(
             planned, etag, None if previous is None else previous[1], skip=not drop_skipped
         )
         lease.check()  # a replica that was paused since it acquired must not take the run from its successor
         try:
-            etags = registry.table.commit(registry.namespace, writes)
+            etags = registry.table.commit(registry.namespace, [*writes, *moved])
         except StoreUnavailableError as error:
             lease.check()
             log.warning("claim of %s at %s: no answer, reading back: %s", job.name, fire_time, error)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runonce.errors import ConflictError, InputError, StoreError, UnknownJobError
 from runonce.execution.patience import Patience
+from runonce.runs.overflow import spilled
 from runonce.runs.plan import forgotten
 from runonce.runs.requests import send_request
 from runonce.runs.rows import JobRow, Outcome, Pending, RunRow
@@ -169,10 +170,10 @@ def _decide(dispatcher: Dispatcher, which: Which, change: Decide) -> RunRow:
                 f"has ended, or cancel it."
             )
         job, run = change(row, None if found is None else found[0])
+        job, moved = spilled(job)
+        writes = [write(job, etag), write(run, None if found is None else found[1])]
         try:
-            registry.table.commit(
-                registry.namespace, [write(job, etag), write(run, None if found is None else found[1])]
-            )
+            registry.table.commit(registry.namespace, [*writes, *moved])
         except ConflictError:
             patience.spend(StoreError(f"{which}: its rows changed again and again for a minute; try again."))
         else:

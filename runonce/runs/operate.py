@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from runonce.runs.dispatch import Dispatcher
     from runonce.runs.rows import RunRow
 
-MOST_PENDING = 100
-"""Unfinished fire times that can be asked for; a job's row has room for some two hundred."""
-
 
 def ask(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime, params: str = "") -> Request:
     """Ask the running hosts for a fire time, whichever is free first. One that waits for its retry comes now.
 
     Raises:
-        InputError: The job has a hundred unfinished fire times already, the fire time is older than its history, or
-            it is unfinished with other parameters.
+        InputError: The fire time is older than its history, or it is unfinished with other parameters.
     """
     now = dispatcher.clock.now()
 
@@ -39,11 +35,6 @@ def ask(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime, params: 
         if isinstance(known := params_for(job, row, fire_time, "hand", params), Refused):
             raise InputError(f"Job {job.name}, fire time {to_text(fire_time)}: {known.reason}.")
         entry = row.pending.get(fire_time) or Pending("asked", now, params=params)
-        if len(row.pending) >= MOST_PENDING and fire_time not in row.pending:
-            raise InputError(
-                f"Job {job.name}: {len(row.pending)} fire times are unfinished already, and its row holds no more; "
-                f"ask again when some are done (`runonce status {job.name}`)."
-            )
         if entry.why != "running":
             entry = replace(entry, not_before=now, asked_at=now)
         return replace(row, pending={**row.pending, fire_time: entry})

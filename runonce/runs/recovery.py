@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from runonce.errors import ConflictError, ScheduleError, StoreError
 from runonce.runs.audit import log_heartbeat
+from runonce.runs.overflow import returned
 from runonce.runs.plan import account_for_missed, of_this_version, passed_over, schedule_text, within
 from runonce.runs.requests import ASK_AGAIN, Request, send_request
 from runonce.runs.rows import Pending
@@ -88,7 +89,10 @@ def _recover_job(
     """`now` is the earlier of the server's clock and this host's: what is missed is missed by both."""
     if before.paused_at is not None:
         return None
+    before, moved = returned(dispatcher.registry, before, now)
     if before.running is not None and dispatcher.stores.leases.held(dispatcher.registry.lock_name(job.name)):
+        if moved:  # they follow when that run has ended
+            commit_with(dispatcher.registry, before, etag, None, moved)
         return None
     is_new = schedule_text(job) not in (before.schedule, *before.marks)
     first_seen = now - min(dispatcher.age, dispatcher.grace)
@@ -101,9 +105,9 @@ def _recover_job(
         why = "abandoned" if pending.why == "running" else pending.why
         entry = replace(pending, why=why, asked_at=now)
         counted = replace(counted, pending={**counted.pending, fire_time: entry})
-    if fire_time is None and skipped is None and counted.pending == row.pending and not is_new:
+    if not (fire_time or skipped or moved or is_new) and counted.pending == row.pending:
         return None  # the watermark alone is not worth a write every minute
-    commit_with(dispatcher.registry, counted, etag, skipped or changed)
+    commit_with(dispatcher.registry, counted, etag, skipped or changed, moved)
     if fire_time is None:
         return None
     request = Request(job.name, fire_time, counted.pending[fire_time].why)

@@ -135,6 +135,8 @@ class JobRow(Columns):
     pending: Mapping[datetime, Pending] = field(
         default_factory=dict, metadata={"write": _pending_text, "read": _pending}
     )
+    more: int = 0
+    """How many further unfinished fire times have rows of their own."""
     last_fire_time: datetime | None = None
     last_params: str = ""
     last_outcome: str = ""

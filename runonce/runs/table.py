@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from runonce.errors import ConflictError, StoreError, UnreadableRowError
 from runonce.execution.patience import Patience
+from runonce.runs.overflow import spilled
 from runonce.runs.rows import (
     JobRow,
     Outcome,
@@ -22,7 +23,7 @@ from runonce.stores.columns import encode
 from runonce.stores.protocols import Insert, Replace, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from runonce.execution.registry import Registry
@@ -54,7 +55,15 @@ def fresh_job(registry: Registry, name: str) -> JobRow:
                 run.retry_at or run.started_at or run.fire_time,
                 params=run.params,
             )
-    return JobRow(name, token=token, pending=pending)
+    more = (
+        sum(1 for _ in registry.table.scan(registry.namespace, *key_range("pending", name))) if token else 0
+    )
+    job = JobRow(name, token=token, pending=pending, more=more)
+    while True:  # hardly ever any: a job with many unfinished runs whose row is gone
+        job, inserts = spilled(job)
+        if not inserts:
+            return job
+        registry.table.commit(registry.namespace, inserts)
 
 
 def read_run(
@@ -125,7 +134,8 @@ def change_job(
         if changed == row:
             return row
         try:
-            commit_with(registry, changed, etag, record(row))
+            changed, moved = spilled(changed)
+            commit_with(registry, changed, etag, record(row), moved)
         except ConflictError:
             patience.spend(
                 StoreError(f"Job {name}: its row changed again and again for a minute; try again.")
@@ -134,16 +144,18 @@ def change_job(
             return changed
 
 
-def commit_with(registry: Registry, row: JobRow, etag: str | None, record: RunRow | None) -> None:
-    """Write a job's row, and with it a run's record unless that fire time has one of its own already.
+def commit_with(
+    registry: Registry, row: JobRow, etag: str | None, record: RunRow | None, others: Sequence[Write] = ()
+) -> None:
+    """Write a job's row and others, and with them a run's record unless that fire time has one of its own already.
 
     Raises:
-        ConflictError: The job's row has changed.
+        ConflictError: The job's row, or another, has changed.
     """
     try:
         records = [] if record is None else [write(record, None)]
-        registry.table.commit(registry.namespace, [write(row, etag), *records])
+        registry.table.commit(registry.namespace, [write(row, etag), *records, *others])
     except ConflictError as error:
-        if error.index == 0 or record is None:
+        if error.index != 1 or record is None:
             raise
-        registry.table.commit(registry.namespace, [write(row, etag)])
+        registry.table.commit(registry.namespace, [write(row, etag), *others])

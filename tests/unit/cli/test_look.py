@@ -250,13 +250,13 @@ def test_status_of_one_job(cli: CommandLine) -> None:
 
 def test_status_as_json_after_a_pause(cli: CommandLine) -> None:
     """The JSON of `status` has when and why a job was paused."""
-    cli("pause", "nightly", "--why", "the ledger is being moved")
+    cli("pause", "nightly", "--why", "the ledger is being moved", "--by", "ada")
     shown = cli.json("status")
     assert shown["namespace"] == "local"
     paused = shown["jobs"][0]
     assert (paused["paused_at"], paused["paused_why"]) == (
         "2026-11-29T12:00:00Z",
-        "the ledger is being moved",
+        "the ledger is being moved, by ada",
     )
     assert "paused now: the ledger" in cli("status").stdout
 

@@ -170,3 +170,41 @@ def test_what_is_overdue_is_said_at_every_tick(caplog: pytest.LogCaptureFixture)
     assert said(caplog, NOW.replace(minute=41), late) == ["WARNING"]
     assert said(caplog, NOW.replace(minute=42), late) == ["WARNING"]
     assert said(caplog, NOW.replace(minute=43)) == []
+
+
+# -- jobs that have left the code -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("why", "late", "overdue"),
+    [
+        ("retrying", timedelta(minutes=14), False),
+        ("retrying", timedelta(minutes=16), True),
+        ("asked", timedelta(days=400), True),
+        ("abandoned", timedelta(hours=1), True),
+        ("running", timedelta(hours=23), False),
+        ("running", timedelta(hours=25), True),
+    ],
+)
+def test_what_a_removed_job_left_unfinished_is_overdue(why: Any, late: timedelta, overdue: bool) -> None:
+    """Nobody runs it any more, so it is shown until somebody cancels or marks it; what may run elsewhere is let be."""
+    gone = JobRow("gone", pending={NOW - late: Pending(why, NOW - late)})
+    found = audit([hourly], Jobs({"hourly": WELL, "gone": gone}, {}, {}, None), NOW)
+    assert [(one.job, one.state) for one in found] == [("gone", "overdue")] * overdue + [("hourly", "well")]
+    assert found[0].overdue == (late if overdue else timedelta())
+
+
+@pytest.mark.parametrize("changes", [{}, {"paused_at": NOON}, {"name": "runonce_purge"}])
+def test_a_removed_job_that_left_nothing_is_not_spoken_of(changes: dict[str, Any]) -> None:
+    """Finished, paused by somebody, or the toolkit's own: there is nothing to decide."""
+    waiting = {NOW - HOUR: Pending("retrying", NOW - HOUR)} if changes else {}
+    gone = replace(JobRow("gone", pending=waiting), **changes)
+    assert audit([], Jobs({gone.name: gone}, {}, {}, None), NOW) == []
+
+
+def test_recovery_warns_of_what_a_removed_job_left(caplog: pytest.LogCaptureFixture) -> None:
+    """The alerts' line is logged at every tick, by hosts that do not have the job."""
+    gone = JobRow("gone", pending={NOW - HOUR: Pending("retrying", NOW - HOUR)})
+    with caplog.at_level(logging.WARNING):
+        log_heartbeat([], Jobs({"gone": gone}, {}, {}, None), NOW, namespace="shop", interval=60)
+    assert "job=gone state=overdue overdue=3600" in caplog.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +23,7 @@ from support.flows import (
     work_off,
 )
 
-from runonce.errors import HostStopping, InputError, StoreError, UnknownJobError
+from runonce.errors import HostStopping, StoreError, UnknownJobError
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.operate import ask, pause, resume
 from runonce.runs.recovery import recover
@@ -532,16 +531,6 @@ def test_asking_does_not_disturb_what_is_running() -> None:
     before = job_row(bench, job).pending
     ask(bench.dispatcher, job, at(5))
     assert job_row(bench, job).pending == before
-
-
-def test_a_job_takes_no_more_than_a_hundred_unfinished_fire_times() -> None:
-    """Asking without end is refused with the remedy before the job's row is full."""
-    job = hourly()
-    bench = bench_of(job)
-    for minute in range(100):
-        ask(bench.dispatcher, job, at(5) - timedelta(minutes=minute + 1))
-    with pytest.raises(InputError, match="100 fire times are unfinished"):
-        ask(bench.dispatcher, job, at(5))
 
 
 def test_a_change_by_hand_is_made_on_top_of_others() -> None:

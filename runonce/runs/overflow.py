@@ -1,0 +1,78 @@
+"""Where unfinished fire times go that are too many for their job's row: rows of their own, by when they are due.
+
+A row's cell is bounded, and a job that fails for a week is not. The job's row keeps those that are due soonest; the
+others are moved out in the transaction that adds one, and come back with the recovery tick when they are due. Such a
+row is a hint: what its run's row says decides, so one that is outdated does no harm.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from datetime import datetime  # noqa: TC003 - the codec reads the annotations
+from typing import TYPE_CHECKING, cast
+
+from runonce.runs.rows import JobRow, Pending, Unfinished, key_range
+from runonce.stores.columns import Columns, decode, encode
+from runonce.stores.protocols import Delete, Insert, Write
+
+if TYPE_CHECKING:
+    from runonce.execution.registry import Registry
+
+KEPT = 50
+"""Fire times on a job's row that wait, beside one that runs, those that were missed and operators' decisions."""
+AT_ONCE = 45
+"""Rows moved in one transaction, and as many may have to make room for them."""
+MOVED: tuple[Unfinished, ...] = ("retrying", "stopped", "abandoned", "asked")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRow(Columns):
+    """An unfinished fire time: `pending:{job}:{due at}:{any}`."""
+
+    job: str
+    fire_time: datetime
+    why: str
+    not_before: datetime
+    params: str = ""
+
+
+def spilled(row: JobRow) -> tuple[JobRow, list[Insert]]:
+    """The row with no more fire times than it keeps, and the rows for the others, those that are due last."""
+    by_due = sorted(
+        (pending.not_before, fire_time) for fire_time, pending in row.pending.items() if pending.why in MOVED
+    )
+    surplus = [fire_time for _, fire_time in by_due[KEPT:]][-AT_ONCE:]
+    if not surplus:
+        return row, []
+    pending = {fire_time: entry for fire_time, entry in row.pending.items() if fire_time not in surplus}
+    inserts = [_insert(row.name, fire_time, row.pending[fire_time]) for fire_time in surplus]
+    return replace(row, pending=pending, more=row.more + len(surplus)), inserts
+
+
+def returned(registry: Registry, row: JobRow, now: datetime) -> tuple[JobRow, list[Write]]:
+    """The row with those of its fire times that are due by now, and the writes that move them; one range read."""
+    if not row.more:
+        return row, []
+    first, last = key_range("pending", row.name)[0], _key(row.name, now)
+    pending, deletes = dict(row.pending), []
+    for found in registry.table.scan(registry.namespace, first, last, limit=AT_ONCE):
+        one = decode(PendingRow, found)
+        if one.fire_time in pending and pending[one.fire_time].params != one.params:
+            continue  # one set of parameters at a time
+        entry = Pending(cast("Unfinished", one.why), one.not_before, params=one.params)
+        pending.setdefault(one.fire_time, entry)
+        deletes.append(Delete(found.key, found.etag))
+    if not deletes:
+        return row, []
+    row, inserts = spilled(replace(row, pending=pending, more=max(0, row.more - len(deletes))))
+    return row, [*deletes, *inserts]
+
+
+def _insert(name: str, fire_time: datetime, pending: Pending) -> Insert:
+    values = encode(PendingRow(name, fire_time, pending.why, pending.not_before, pending.params))
+    return Insert(f"{_key(name, pending.not_before)}:{uuid.uuid4().hex}", values)
+
+
+def _key(name: str, due: datetime) -> str:
+    return f"pending:{name}:{int(due.timestamp()):010d}"

@@ -1,0 +1,173 @@
+"""A job's unfinished fire times may be many: its row stays small, and each of them comes to its end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from support.faults import Boundary
+from support.flows import at, bodies, has_run_row, job_row, replica, run_row, work_off
+
+from runonce.runs.decide import Which, resume_run
+from runonce.runs.definition import scheduled
+from runonce.runs.operate import ask
+from runonce.runs.overflow import KEPT
+from runonce.runs.recovery import recover
+from runonce.runs.rows import Outcome
+from runonce.runs.status import history
+from runonce.runs.table import read_job
+from runonce.stores.columns import encode
+from runonce.stores.protocols import Delete
+from runonce.testing import Workbench
+
+if TYPE_CHECKING:
+    from runonce.runs.definition import ScheduledJob
+    from runonce.runs.run import Run
+
+LARGEST = 32_000
+"""UTF-16 units of one column (Azure Tables)."""
+
+
+class Failing:
+    """A job every ten seconds whose other side is down."""
+
+    def __init__(self, **options: Any) -> None:
+        self.down = True
+        self.done: list[Any] = []
+
+        @scheduled("*/10 * * * * *", **options)
+        def call(run: Run) -> None:
+            if self.down:
+                raise OSError("the other side is down")
+            self.done.append(run.fire_time)
+
+        self.job: ScheduledJob = call
+        self.bench = Workbench(call)
+        self.host = self.bench.dispatcher
+        recover(self.host)
+        self.ticks = 0
+        self.largest = 0
+
+    def live(self, ticks: int) -> list[Outcome]:
+        """What ten-second timers, the minute's recovery and the requests' consumer make of the time."""
+        outcomes = []
+        for _ in range(ticks):
+            self.ticks += 1
+            self.bench.clock.advance(10)
+            result = self.host.tick(self.job)
+            outcomes += [] if result is None else [result.outcome]
+            if self.ticks % 6 == 0:
+                recover(self.host)
+            outcomes += [result.outcome for result in work_off(self.host)]
+            cell = str(encode(job_row(self.bench, self.job))["pending"])
+            self.largest = max(self.largest, len(cell.encode("utf-16-le")) // 2)
+        return outcomes
+
+    def overflow(self) -> int:
+        """How many fire times have rows of their own."""
+        return len(list(self.bench.stores.runs.scan("test", "pending:", "pending;")))
+
+
+def test_a_job_that_fails_for_hours_stays_claimable_and_its_row_small() -> None:
+    """Every ten seconds with retries: many wait, the cell stays small, and no claim or record is refused."""
+    made = Failing(retries=6)
+    outcomes = made.live(200)
+    assert set(outcomes) <= {Outcome.RETRYING, Outcome.FAILED, Outcome.SKIPPED}
+    assert made.largest < LARGEST / 2
+    row = job_row(made.bench, made.job)
+    assert row.more == made.overflow() > 100
+    assert len([p for p in row.pending.values() if p.why == "retrying"]) <= KEPT + 1
+
+
+def test_each_of_them_comes_to_its_end() -> None:
+    """When the other side is well again every fire time that still had a retry is done, once, and no row is left."""
+    made = Failing(retries=6, misfire="all")
+    made.live(100)
+    waiting = {
+        run.fire_time for run in history(made.host, made.job.name, 1000) if run.outcome is Outcome.RETRYING
+    }
+    assert len(waiting) > KEPT + 20
+    made.down = False
+    made.live(150)
+    assert waiting <= set(made.done)
+    assert len(made.done) == len(set(made.done))
+    assert made.overflow() == job_row(made.bench, made.job).more == 0
+    assert {p.why for p in job_row(made.bench, made.job).pending.values()} <= {"missed"}
+
+
+def asked(count: int) -> Failing:
+    """A job that was asked for so many fire times of the day before."""
+    made = Failing()
+    made.down = False
+    made.bench.clock.advance(86_400)
+    for second in range(count):
+        ask(made.host, made.job, at(1) + timedelta(seconds=10 * second))
+    bodies(made.bench.stores)
+    return made
+
+
+def test_any_number_of_fire_times_can_be_asked_for() -> None:
+    """A hundred and twenty at once: each runs, although the job's row never has them all."""
+    made = asked(120)
+    assert len(job_row(made.bench, made.job).pending) == KEPT
+    made.live(6 * 12)
+    assert {at(1) + timedelta(seconds=10 * second) for second in range(120)} <= set(made.done)
+
+
+def test_what_is_outdated_in_the_overflow_does_no_harm() -> None:
+    """A fire time that was finished by hand while it was out of the row is not run again."""
+    made = asked(KEPT + 5)
+    (one, *_) = [
+        fire_time
+        for second in range(KEPT + 5)
+        if (fire_time := at(1) + timedelta(seconds=10 * second)) not in job_row(made.bench, made.job).pending
+    ]
+    assert made.host.execute(made.job, one, by="hand").outcome is Outcome.SUCCEEDED
+    made.live(6 * 12)
+    assert made.done.count(one) == 1
+    assert made.overflow() == 0
+
+
+def test_a_decision_is_never_moved_out() -> None:
+    """What an operator started again stays on the row, so that it cannot come back after it has ended."""
+    made = Failing()
+    made.live(60)
+    failed = [run.fire_time for run in history(made.host, made.job.name, 60)]
+    for fire_time in failed:
+        resume_run(made.host, Which("call", fire_time))
+    assert made.overflow() == 0
+    assert len(job_row(made.bench, made.job).pending) == len(failed)
+
+
+def test_a_tick_looks_at_them_with_one_read_and_only_when_there_are_any() -> None:
+    """An idle tick stays one read; with fire times out of the row it is one more."""
+    made = asked(KEPT)
+    boundary = Boundary()
+    host = replica(made.bench, stores=boundary.around(made.bench.stores))
+    recover(host)
+    boundary.calls.clear()
+    recover(host)
+    assert boundary.calls.count("scan") == 1
+    ask(made.host, made.job, at(2))
+    boundary.calls.clear()
+    recover(host)
+    assert boundary.calls.count("scan") == 2
+
+
+def test_a_lost_row_of_a_job_with_hundreds_unfinished_is_rebuilt() -> None:
+    """More than fit on a row are found in the runs' rows again, and moved out at once."""
+    made = Failing(retries=6)
+    made.live(100)
+    waiting = [run.fire_time for run in history(made.host, "call", 1000) if run.outcome is Outcome.RETRYING]
+    row = made.bench.stores.runs.get("test", "job:call")
+    assert row is not None
+    made.bench.stores.runs.commit("test", [Delete(row.key, row.etag)])
+    fresh, etag = read_job(made.host.registry, "call")
+    assert etag is None
+    assert len(fresh.pending) == KEPT
+    assert fresh.more == made.overflow()
+    made.down = False
+    made.live(170)
+    assert set(waiting) <= set(made.done)
+    assert all(has_run_row(made.bench, made.job, fire_time) for fire_time in waiting)
+    assert run_row(made.bench, made.job, waiting[0]).outcome is Outcome.SUCCEEDED
