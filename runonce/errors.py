@@ -59,6 +59,11 @@ class UnreadableRowError(StoreError):
 class StoreUnavailableError(StoreError):
     """Azure Storage could not be reached in time; the request may or may not have been carried out."""
 
+    def __init__(self, message: str | None = None, *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds that the server asks to be left alone; 0 where it says nothing."""
+
 
 class ConflictError(StoreError):
     """A conditional write was refused: the row changed, exists already, or is gone."""
@@ -73,6 +78,10 @@ class ConflictError(StoreError):
 
 class TransportError(RunonceError):
     """The message broker did not answer, or refused; nothing is lost, the message is redelivered."""
+
+
+class TransportRefusedError(TransportError):
+    """The message broker refused for a reason that waiting does not mend; correct what the message names."""
 
 
 class AlreadyRecordedError(RunonceError):

@@ -15,6 +15,8 @@ from runonce.cli.which import By
 from runonce.errors import ConflictError
 from runonce.execution.blobs import blob_path
 from runonce.execution.log import user_name
+from runonce.messages.lock import lock_path
+from runonce.messages.reading import lock_name
 
 TRIES = 3
 
@@ -62,41 +64,58 @@ def resume(ctx: typer.Context, job: JobName) -> None:
     OPERATE,
     "runonce break-lease nightly_report",
     "runonce break-lease nightly_report --yes",
+    "runonce break-lease --lock tenant:acme",
     name="break-lease",
 )
 def break_lease(
     ctx: typer.Context,
-    job: JobName,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="The job's name, as `runonce list` shows it.")
+    ] = None,
+    lock: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A handler's lock, with the values of its fields filled in."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Take a job's lease away from a host that hangs.
+    """Take a job's lease, or a handler's lock, away from a host that hangs.
 
-    The run that held it finds out at its next renewal and can record nothing afterwards; the next recovery tick
-    starts its fire time again. A dead host needs no help: its lease expires by itself.
+    The run or message that held it finds out at its next renewal and can record nothing afterwards; the next recovery
+    tick starts the fire time again, the message is redelivered. A dead host needs no help: its lease expires by itself.
     """
+    if (job is None) == (lock is None):
+        raise typer.BadParameter("give a JOB, or --lock and the name of a handler's lock")
     context = Context.of(ctx)
-    row = context.row(job)
-    name = context.runtime.runs.lock_name(row.name)
-    leases = context.runtime.dispatcher.stores.leases
+    name, whose, holder = _lease_of(context, job, lock)
+    leases = context.runtime.stores.leases
     if not leases.held(name):
-        typer.echo(f"nobody holds the lease of {row.name}; nothing was broken")
+        typer.echo(f"nobody holds the lease of {whose}; nothing was broken")
         return
-    holder = "a host that begins or ends a run"
-    if row.running is not None:
-        holder = f"{row.host}, which runs {times.to_utc(row.running)}"
     if not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter(
                 f"the lease is held by {holder}; add --yes to break it without being asked",
                 param_hint="--yes",
             )
-        if not typer.confirm(f"The lease of {row.name} is held by {holder}. Break it?", err=True):
+        if not typer.confirm(f"The lease of {whose} is held by {holder}. Break it?", err=True):
             typer.echo("left as it is")
             raise typer.Exit(Exit.NOTHING_RAN)
     if leases.break_lease(name):
-        typer.echo(f"the lease of {row.name} is broken; it was held by {holder}")
+        typer.echo(f"the lease of {whose} is broken; it was held by {holder}")
     else:
-        typer.echo(f"the lease of {row.name} had ended by itself; nothing was broken")
+        typer.echo(f"the lease of {whose} had ended by itself; nothing was broken")
+
+
+def _lease_of(context: Context, job: str | None, lock: str | None) -> tuple[str, str, str]:
+    """The name of a lease, whose it is, and who holds it, if anybody does."""
+    if lock is not None:
+        path = lock_path(context.runtime.settings.namespace, lock_name(lock))
+        return path, f"lock {lock}", "a handler's message"
+    row = context.row(job or "")
+    holder = "a host that begins or ends a run"
+    if row.running is not None:
+        holder = f"{row.host}, which runs {times.to_utc(row.running)}"
+    return context.runtime.runs.lock_name(row.name), row.name, holder
 
 
 @command(OPERATE, "runonce upload orders.csv", "runonce upload orders.csv input/orders.csv")

@@ -50,6 +50,14 @@ class Blobs:
     """The blobs of one namespace, as one run may write them; `run.blobs`.
 
     Every call is tried for a minute while storage does not answer, as long as the run owns its job.
+
+    Args:
+        store: Where they are.
+        namespace: Goes before every name.
+        job: Who to say it is.
+        token: Fences what is written; or gives the token, once it is written.
+        check: Raises once nothing may be written any more.
+        owner: Whose tokens are compared with this one; the job's, if it is empty.
     """
 
     def __init__(
@@ -57,14 +65,17 @@ class Blobs:
         store: BlobStore,
         namespace: str,
         job: str,
-        token: int,
+        token: int | Callable[[], int],
         check: Callable[[], None],
         clock: Clock,
+        *,
+        owner: str = "",
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._job = job
-        self._token = token
+        self._owner = owner or job
+        self._given_token = token
         self._check = check
         self._clock = clock
 
@@ -119,8 +130,8 @@ class Blobs:
         kind = content_type or (
             "text/plain; charset=utf-8" if isinstance(data, str) else "application/octet-stream"
         )
-        metadata = {OWNER: self._job, TOKEN: str(self._token), WRITE: uuid.uuid4().hex}
         path = self._path(name)
+        metadata = {OWNER: self._owner, TOKEN: str(self._token), WRITE: uuid.uuid4().hex}
         patience = Patience(self._clock)
         while True:
             current = self._patiently(name, lambda: self._store.head(path))
@@ -166,6 +177,11 @@ class Blobs:
             else:
                 return True
 
+    @property
+    def _token(self) -> int:
+        given = self._given_token
+        return given if isinstance(given, int) else given()
+
     def _path(self, name: str) -> str:
         try:
             return blob_path(self._namespace, name)
@@ -173,7 +189,7 @@ class Blobs:
             raise InputError(f"Job {self._job}: {error}") from None
 
     def _refuse_if_newer(self, name: str, current: BlobItem | None) -> None:
-        if current is None or current.metadata.get(OWNER) != self._job:
+        if current is None or current.metadata.get(OWNER) != self._owner:
             return
         token = int(current.metadata.get(TOKEN, "0"))
         if token > self._token:

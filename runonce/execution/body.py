@@ -10,7 +10,8 @@ import asyncio
 import inspect
 import traceback
 from collections.abc import AsyncGenerator, Generator
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from runonce.errors import HostStopping, PermanentError
@@ -22,7 +23,6 @@ from runonce.stores.columns import LONGEST_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
 
     from runonce.execution.loop import End
     from runonce.execution.registry import Registry
@@ -43,6 +43,8 @@ class Begun:
     body: Callable[..., Any]
     arguments: Sequence[Any]
     stop: StopSignal
+    ended: Future[End] = field(default_factory=Future)
+    """How an async body ended; set before, it is waited for no longer."""
 
     def call(self) -> Any:
         """Call the body."""
@@ -75,8 +77,8 @@ class Steps(Generic[B, A]):
             begun.stop.set(HostStopping())
         end: End = None, begun.stop.cause
         if end[1] is None:
-            ended = body_loop().run(lambda: _awaited(begun, begun.call), begun.stop)
-            end, _ = await _to_its_end(ended, lambda: begun.stop.set(HostStopping()))
+            body_loop().run(lambda: _awaited(begun, begun.call), begun.stop, begun.ended)
+            end, _ = await _to_its_end(begun.ended, lambda: begun.stop.set(HostStopping()))
         answer, _ = await _to_its_end(in_thread(lambda: self.finish(cast("B", begun), *end)))
         return answer
 
@@ -111,7 +113,7 @@ def _called(begun: Begun) -> End:
         if not inspect.isawaitable(result):
             return _looked_at(begun, result), None
         try:
-            return body_loop().wait(lambda: _awaited(begun, lambda: result), begun.stop)
+            return body_loop().wait(lambda: _awaited(begun, lambda: result), begun.stop, begun.ended)
         finally:
             if inspect.iscoroutine(result):
                 result.close()  # it has ended, unless it could not even begin

@@ -14,7 +14,7 @@ import contextvars
 import logging
 import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -121,9 +121,11 @@ class BodyLoop:
                 log.exception("a task that nobody awaits raised out of the event loop, which goes on")
         self._loop.close()
 
-    def run(self, body: Callable[[], Coroutine[Any, Any, End]], stop: StopSignal) -> Future[End]:
-        """Run a body, in a task of its own and the caller's context; the stop signal cancels it."""
-        ended: Future[End] = Future()
+    def run(self, body: Callable[[], Coroutine[Any, Any, End]], stop: StopSignal, ended: Future[End]) -> None:
+        """Run a body, in a task of its own and the caller's context; the stop signal cancels it.
+
+        `ended` is set to how it ended, unless somebody has set it before: then nobody waits for it any more.
+        """
         host = asyncio._get_running_loop()  # noqa: SLF001 - the public function raises where there is none
         # The Functions worker keeps the invocation's id, by which log lines are attributed, on tasks of its own kind,
         # and each has it from the task that starts it.
@@ -136,16 +138,19 @@ class BodyLoop:
             _calls.set(_Calls())
             with _inside(self._loop, outer):
                 task = self._loop.create_task(body())
-            task.add_done_callback(lambda _: ended.set_result(_end_of(task)))
+            task.add_done_callback(end)
             stop.listen(lambda _: self._soon(lambda: cancel(task)))
+
+        def end(task: asyncio.Task[End]) -> None:
+            with contextlib.suppress(InvalidStateError):
+                ended.set_result(_end_of(task))
 
         def cancel(task: asyncio.Task[End]) -> None:
             stop.told = task.cancel() or stop.told
 
         self._loop.call_soon_threadsafe(begin, context=contextvars.copy_context())
-        return ended
 
-    def wait(self, body: Callable[[], Coroutine[Any, Any, End]], stop: StopSignal) -> End:
+    def wait(self, body: Callable[[], Coroutine[Any, Any, End]], stop: StopSignal, ended: Future[End]) -> End:
         """The same, waiting for its end.
 
         Raises:
@@ -153,7 +158,7 @@ class BodyLoop:
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError("An async job or handler cannot be run to its end inside another one.")
-        ended = self.run(body, stop)
+        self.run(body, stop, ended)
         try:
             return ended.result()
         except KeyboardInterrupt:  # not the body's: it came to whoever waits here

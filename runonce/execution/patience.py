@@ -31,7 +31,8 @@ class Patience:
         """Wait a little longer than the last time; once the minute is over, raise the error."""
         if self._clock.elapsed() > self._give_up_at:
             raise error
-        self._clock.wait(threading.Event(), self._pause)
+        asked = error.retry_after if isinstance(error, StoreUnavailableError) else 0.0
+        self._clock.wait(threading.Event(), max(self._pause, min(asked, PATIENCE)))
         self._pause = min(LONGEST_PAUSE, self._pause * 2)
 
 

@@ -29,7 +29,7 @@ def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-def in_thread(call: Callable[[], T]) -> Future[T]:
+def in_thread(call: Callable[[], T], name: str = "begin-or-finish") -> Future[T]:
     """What comes of a call in a daemon thread of its own, which no other call can keep waiting."""
     ended: Future[T] = Future()
 
@@ -39,7 +39,7 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
         except BaseException as error:  # noqa: BLE001 - for whoever waits for it
             ended.set_exception(error)
 
-    start_thread(carry_out, "begin-or-finish")
+    start_thread(carry_out, name)
     return ended
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    from runonce.execution.lease import Lease
     from runonce.execution.registry import Registry
     from runonce.messages.definition import Handler
     from runonce.stores.protocols import Value
@@ -147,6 +148,8 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         self._handler = handler
         self._lost: LeaseLost | None = None
         self._let_go = False
+        self.lock: Lease | None = None
+        """What must be held too while the handler works; its end is recorded without it."""
         self._trust(started)
 
     @property
@@ -168,19 +171,29 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         return self._let_go or self.row.state is not State.CLAIMED
 
     def let_go(self) -> None:
-        """Keep it alive no longer: if it could not be finished, it ends by itself and somebody else takes it over."""
+        """Keep it alive no longer: if it could not be finished, it ends by itself and somebody else takes it over.
+
+        Nothing is written with it any more.
+        """
         self._let_go = True
 
     def check(self) -> None:
-        """Return if the claim is held.
+        """Return if the claim is held, and the handler's lock.
 
         Raises:
-            LeaseLost: It is not.
+            LeaseLost: One of them is not.
         """
-        if not self.held:
+        if self._let_go or not self.held:
             raise self._lost or LeaseLost(
                 f"Handler {self._handler.name}, message {self.row.message_id}: its claim could not be kept alive."
             )
+        if self.lock is not None:
+            self.lock.check()
+
+    def sent(self) -> None:
+        """The follow-ups on the row are sent: they leave it with its next write."""
+        with self._lock:
+            self._rows = (replace(self.row, outbox=()),)
 
     def beat(self) -> None:
         """Show a sign of life: the same row again, whose timestamp is what others judge by.
@@ -287,6 +300,7 @@ class MessageClaim(Owned[tuple[MessageRow]]):
             for name, values in (effects or {}).items()
         }
         with self._lock:
+            self._check_right()
             if self.row.state is not State.CLAIMED:
                 raise InputError(
                     f"Handler {self._handler.name}, message {self.row.message_id}: it is {self.row.state} already, so "
@@ -299,6 +313,10 @@ class MessageClaim(Owned[tuple[MessageRow]]):
     def _check_right(self) -> None:
         if self._lost is not None:
             raise self._lost
+        if self._let_go:
+            self.check()
+        if self.lock is not None:
+            self.lock.check()
 
     def _is_written(self, write_id: str) -> bool:
         """Also where an earlier write, whose reply never came, has finished the claim."""

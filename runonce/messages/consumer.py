@@ -1,26 +1,31 @@
 """Consuming one handler's messages: one thread talks to the broker, others run the handler.
 
-Brokers' clients are for one thread, and a handler may block. So the talking thread receives what there is room
-for, renews what is being worked on, and settles what the working threads are done with.
+A broker's client may be for one thread, and a handler may block. So the talking thread receives what there is room
+for, renews what is being worked on, and settles what the working threads are done with; where the client is for all
+threads, each settles its own message.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from runonce.errors import RunonceError, TransportError
+from runonce.errors import RunonceError, TransportError, TransportRefusedError
 from runonce.execution.threads import start_thread
-from runonce.transports.settlement import Reschedule, Settlement
+from runonce.execution.turns import Turns
+from runonce.messages.ended import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from runonce.execution.turns import Turn
     from runonce.messages.definition import Handler
     from runonce.messages.deliver import Deliverer
     from runonce.transports.protocols import Inbox, Received, Transport
+    from runonce.transports.settlement import Settlement
 
 log = logging.getLogger("runonce.consumer")
 
@@ -38,7 +43,11 @@ REST, LONGEST_REST = 2.0, 30.0
 class _Job:
     received: Received
     renew_at: float
+    turn: Turn
     lost: bool = False
+    over: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while it is renewed, and by whoever says that it is over."""
 
 
 class Consumer:
@@ -51,7 +60,8 @@ class Consumer:
         self._clock = deliverer.clock
         self._stopping = deliverer.stop.event
         self._working: set[_Job] = set()
-        self._done: queue.SimpleQueue[tuple[_Job, Settlement]] = queue.SimpleQueue()
+        self._turns = Turns(handler.concurrency, deliverer.stop)
+        self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._rest = REST
         self.handled = 0
         """Messages settled so far."""
@@ -64,6 +74,9 @@ class Consumer:
         Args:
             max_messages: Stop after receiving so many.
             max_wait: Stop when nothing has come for so many seconds; None waits for ever.
+
+        Raises:
+            TransportRefusedError: Its messages can never be received as things are; what was begun is settled.
         """
         inbox = self._transport.inbox(self._handler)
         left = max_messages
@@ -71,21 +84,21 @@ class Consumer:
         pause = FIRST_PAUSE
         try:
             while not self._stopping.is_set() and (left is None or left > 0):
-                self._settle_done(inbox)
+                self._settle_done()
                 self._renew_due(inbox)
-                room = self._handler.concurrency - len(self._working)
+                room = self._turns.free
                 found = self._receive(inbox, room if left is None else min(room, left), max_wait)
                 if self._stopping.is_set():
                     self._give_back(inbox, found)
                     break
                 for received in found:
-                    self._start(received)
+                    self._start(inbox, received)
                 if left is not None:
                     left -= len(found)
                 if found:
                     quiet_since, pause = self._clock.elapsed(), FIRST_PAUSE
                 elif self._working:
-                    self._wait_for_one(inbox, pause)
+                    self._wait_for_one(pause)
                     quiet_since, pause = self._clock.elapsed(), min(pause * 2, LONGEST_PAUSE)
                 elif max_wait is not None and self._clock.elapsed() - quiet_since >= max_wait:
                     break
@@ -96,12 +109,17 @@ class Consumer:
 
     def run_for_ever(self) -> None:
         """Consume until the host stops, beginning anew after whatever goes wrong with the broker."""
+        rest = REST
         while not self._stopping.is_set():
+            handled = self.handled
             try:
                 self.run()
+            except TransportRefusedError as refused:
+                log.error("handler %s: %s", self._handler.name, refused)  # noqa: TRY400 - its text has the remedy
             except RunonceError:
                 log.exception("handler %s: its consumer failed and starts again", self._handler.name)
-                self._clock.wait(self._stopping, REST)
+            rest = REST if self.handled > handled else min(LONGEST_REST, rest * 2)
+            self._clock.wait(self._stopping, rest)
 
     def _receive(self, inbox: Inbox, room: int, max_wait: float | None) -> list[Received]:
         if room <= 0:
@@ -109,6 +127,9 @@ class Consumer:
         wait = BUSY_WAIT if self._working else min(IDLE_WAIT, IDLE_WAIT if max_wait is None else max_wait)
         try:
             found = inbox.receive(room, wait)
+        except TransportRefusedError:
+            self._drain(inbox)
+            raise
         except TransportError as error:
             log.warning("handler %s: the broker is out of reach, trying again: %s", self._handler.name, error)
             # What is being worked on wants to be renewed and settled, so then the rest is a short one.
@@ -118,64 +139,84 @@ class Consumer:
         self._rest, self.trouble = REST, None
         return found
 
-    def _start(self, received: Received) -> None:
-        job = _Job(received, self._clock.elapsed() + received.renew_in)
+    def _start(self, inbox: Inbox, received: Received) -> None:
+        job = _Job(received, self._clock.elapsed() + received.renew_in, self._turns.take())
         self._working.add(job)
-        start_thread(self._worker(job), f"runonce-{self._handler.name}")
+        start_thread(self._worker(inbox, job), f"runonce-{self._handler.name}")
 
-    def _worker(self, job: _Job) -> Callable[[], None]:
+    def _worker(self, inbox: Inbox, job: _Job) -> Callable[[], None]:
+        def end(settlement: Settlement) -> None:
+            with job.lock:
+                if job.over:
+                    return  # it was given up, and has ended after all
+                job.over = True
+            if inbox.any_thread:
+                settled = self._settle(inbox, job, settlement)
+                self._done.put(lambda: self._ended(job, settled=settled))
+            else:
+                self._done.put(lambda: self._ended(job, settled=self._settle(inbox, job, settlement)))
+
         def work() -> None:
+            delivery = job.received.delivery
             try:
-                settlement = self._deliverer.deliver(self._handler, job.received.delivery)
-            except BaseException:
-                log.exception("handler %s: a delivery failed in the toolkit", self._handler.name)
-                settlement = Reschedule(REST, "the toolkit failed")
-            self._done.put((job, settlement))
+                settlement = self._deliverer.deliver(self._handler, delivery, job.turn, end)
+            except BaseException as error:  # noqa: BLE001 - it is told in the log
+                settlement = escaped(self._handler, delivery, error, delay=REST)
+            end(settlement)
 
         return work
 
-    def _wait_for_one(self, inbox: Inbox, seconds: float) -> None:
+    def _wait_for_one(self, seconds: float) -> None:
         """Settle the next one that is done; at most so long, and no longer than until one has to be renewed."""
-        renewal = min((job.renew_at for job in self._working if not job.lost), default=float("inf"))
+        renewal = min(
+            (job.renew_at for job in self._working if not (job.lost or job.over)), default=float("inf")
+        )
         try:
-            self._settle(
-                inbox, *self._done.get(timeout=min(seconds, max(0.01, renewal - self._clock.elapsed())))
-            )
+            self._done.get(timeout=min(seconds, max(0.01, renewal - self._clock.elapsed())))()
         except queue.Empty:
             return
 
-    def _settle_done(self, inbox: Inbox) -> None:
+    def _settle_done(self) -> None:
         while True:
             try:
-                job, settlement = self._done.get_nowait()
+                settle = self._done.get_nowait()
             except queue.Empty:
                 return
-            self._settle(inbox, job, settlement)
+            settle()
 
-    def _settle(self, inbox: Inbox, job: _Job, settlement: Settlement) -> None:
-        self._working.discard(job)
+    def _settle(self, inbox: Inbox, job: _Job, settlement: Settlement) -> bool:
         if job.lost:
-            return  # the broker gave it to somebody else, who settles it by our claim
+            return False  # the broker gave it to somebody else, who settles it by our claim
         try:
             inbox.settle(job.received, settlement)
         except TransportError as error:
             log.warning("handler %s: not settled, the message is redelivered: %s", self._handler.name, error)
-        else:
-            self.handled += 1
+            return False
+        return True
+
+    def _ended(self, job: _Job, *, settled: bool) -> None:
+        self._working.discard(job)
+        job.turn.end()
+        self.handled += settled
 
     def _renew_due(self, inbox: Inbox) -> None:
         now = self._clock.elapsed()
         for job in [job for job in self._working if job.renew_at <= now and not job.lost]:
-            try:
-                again = inbox.renew(job.received)
-            except TransportError as error:
-                log.warning("handler %s: a message could not be renewed: %s", self._handler.name, error)
-                job.renew_at = now + REST
-                continue
-            if again is None:
-                job.lost = True
-            else:
-                job.received, job.renew_at = again, now + again.renew_in
+            with job.lock:
+                if not job.over:
+                    self._renew(inbox, job, now)
+
+    def _renew(self, inbox: Inbox, job: _Job, now: float) -> None:
+        try:
+            again = inbox.renew(job.received)
+        except TransportError as error:
+            log.warning("handler %s: a message could not be renewed: %s", self._handler.name, error)
+            job.renew_at = now + REST
+            return
+        if again is None:
+            job.lost = True
+        else:
+            job.received, job.renew_at = again, now + again.renew_in
 
     def _give_back(self, inbox: Inbox, found: list[Received]) -> None:
         for received in found:
@@ -202,4 +243,4 @@ class Consumer:
                 )
                 return
             self._renew_due(inbox)
-            self._wait_for_one(inbox, LONGEST_PAUSE / 2)
+            self._wait_for_one(LONGEST_PAUSE / 2)

@@ -1,6 +1,7 @@
-"""Signs of life for the messages being worked on: one thread for all of a process's claims.
+"""Signs of life for the messages being worked on, and their limits: one thread that looks for all of a process.
 
-A thread for each message would cost more than most messages do.
+A thread for each message would cost more than most messages do. Each sign of life is given in a thread of its own, so
+that a table that answers slowly keeps no other claim waiting.
 """
 
 from __future__ import annotations
@@ -10,26 +11,42 @@ import itertools
 import logging
 import threading
 import weakref
+from concurrent.futures import wait
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runonce.errors import LeaseLost, RunInterrupted, StoreError, TimeLimitExceeded
-from runonce.execution.threads import start_thread
+from runonce.execution.threads import in_thread, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from runonce.clock import Clock
     from runonce.execution.stop import StopSignal
+    from runonce.execution.terms import Terms
     from runonce.messages.claim import MessageClaim
 
 log = logging.getLogger("runonce.heartbeat")
 
 LOOK = 0.5
 """Seconds between looks at what is due."""
+NEVER = float("inf")
+
+
+@dataclass(eq=False, slots=True)
+class _Watched:
+    claim: MessageClaim
+    stop: StopSignal
+    terms: Terms
+    let_go: Callable[[], object]
+    beat_at: float
+
+    def due(self, now: float) -> float:
+        return min(self.beat_at, self.terms.deadline if now < self.terms.deadline else self.terms.let_go)
 
 
 class Heartbeats:
-    """Keeps claims alive from `watch` until they are finished, and tells their runs when that fails.
+    """Keeps claims alive from `watch` until they are finished, and tells their runs when that or their time fails.
 
     Its thread ends with it: it knows this object weakly.
     """
@@ -37,58 +54,71 @@ class Heartbeats:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._due: list[tuple[float, int, MessageClaim, StopSignal, float]] = []
+        self._due: list[tuple[float, int, _Watched]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
         self._gone = threading.Event()
         weakref.finalize(self, self._gone.set)
 
-    def watch(self, claim: MessageClaim, stop: StopSignal, limit: float) -> None:
-        """Keep a claim alive; `limit` is the elapsed time at which its work must have ended."""
+    def watch(
+        self, claim: MessageClaim, stop: StopSignal, terms: Terms, let_go: Callable[[], object]
+    ) -> None:
+        """Keep a claim alive, and its work to its terms; `let_go` is called when it has not ended by then."""
+        self._push(_Watched(claim, stop, terms, let_go, self._clock.elapsed() + claim.row.lease / 3))
         with self._lock:
-            self._push(claim, stop, limit)
             if self._thread is None:
                 self._thread = start_thread(
                     _forever(weakref.ref(self), self._clock, self._gone), "runonce-heartbeat"
                 )
 
-    def _push(self, claim: MessageClaim, stop: StopSignal, limit: float, wait: float | None = None) -> None:
-        due = min(self._clock.elapsed() + (claim.row.lease / 3 if wait is None else wait), limit)
-        heapq.heappush(self._due, (due, next(self._order), claim, stop, limit))
+    def _push(self, one: _Watched) -> None:
+        due = one.due(self._clock.elapsed())
+        if due < NEVER:
+            with self._lock:
+                heapq.heappush(self._due, (due, next(self._order), one))
 
     def beat_due(self) -> None:
-        """Give the signs of life that are due by now."""
+        """Do what is due by now: signs of life, and the end of what has worked for too long."""
         with self._lock:
             now = self._clock.elapsed()
             ready = []
             while self._due and self._due[0][0] <= now:
-                ready.append(heapq.heappop(self._due))
-        for _, _, claim, stop, limit in ready:
-            if not claim.finished:
-                self._beat(claim, stop, limit)
+                ready.append(heapq.heappop(self._due)[2])
+        beats = []
+        for one in ready:
+            if one.claim.finished:
+                continue
+            if now >= one.terms.let_go:
+                in_thread(one.let_go, "runonce-let-go")
+                continue
+            if now >= one.terms.deadline:
+                over_its_time(one.claim, one.stop)
+            if now >= one.beat_at:
+                beats.append(in_thread(lambda one=one: self._beat(one), "runonce-beat"))  # type: ignore[misc]
+            else:
+                self._push(one)
+        wait(beats, LOOK)  # mostly they are through at once; one that is not holds up nothing
 
-    def _beat(self, claim: MessageClaim, stop: StopSignal, limit: float) -> None:
-        if self._clock.elapsed() >= limit:
-            # Told, and no longer kept alive: a wedged handler must not hold its message for ever.
-            over_its_time(claim, stop)
-            return
-        wait = None
+    def _beat(self, one: _Watched) -> None:
+        claim, pause = one.claim, one.claim.row.lease / 3
         try:
             claim.beat()
         except RunInterrupted as lost:
-            stop.set(lost)
-            return
+            one.stop.set(lost)
+            pause = NEVER
         except StoreError as error:
-            wait = LOOK
+            pause = LOOK
             log.warning("message %s: no sign of life could be given: %s", claim.row.message_id, error)
         except Exception:
-            wait = LOOK
+            pause = LOOK
             log.exception("message %s: no sign of life could be given", claim.row.message_id)
-        if not claim.held and not claim.finished:
-            stop.set(LeaseLost(f"Handler {claim.row.handler}: its claim could not be kept alive."))
+        if claim.finished:
             return
-        with self._lock:
-            self._push(claim, stop, limit, wait)
+        if not claim.held:
+            one.stop.set(LeaseLost(f"Handler {claim.row.handler}: its claim could not be kept alive."))
+            pause = NEVER
+        one.beat_at = self._clock.elapsed() + pause
+        self._push(one)
 
 
 def over_its_time(claim: MessageClaim, stop: StopSignal) -> None:

@@ -201,7 +201,9 @@ class Message:
         A handler that has seen it and returns counts as stopped, and the message comes again, unless it calls `done`.
         """
         rights = self._own()
-        stopping = rights.stop.cause is not None or not rights.claim.held
+        lock = rights.claim.lock
+        held = rights.claim.held and (lock is None or lock.held)
+        stopping = rights.stop.cause is not None or not held
         rights.stop.told |= stopping
         return stopping
 

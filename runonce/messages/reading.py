@@ -50,10 +50,10 @@ def prepare(handler: Handler, delivery: Delivery, max_body: int) -> Prepared:
     if size > max_body:
         raise message.bad("TooLarge", f"its body has {size} bytes, over {max_body}; put the data in a blob")
     message.key = read_key(handler, message)
-    lock = _lock_name(handler, message)
+    lock = _lock_of(handler, message)
     arguments = _arguments(handler, message)
     return Prepared(
-        message, arguments, None if lock is None else _blob_name(lock), body_print(handler, message)
+        message, arguments, None if lock is None else lock_name(lock), body_print(handler, message)
     )
 
 
@@ -153,14 +153,14 @@ def _problems(error: Exception) -> str:
     return "; ".join(f"{'.'.join(map(str, loc))}: {what}" if loc else what for loc, what in found)
 
 
-def _blob_name(lock: str) -> str:
+def lock_name(lock: str) -> str:
     """What a lock's blob is called: readable where that is a name Azure keeps as it is."""
     quoted = quote(lock, safe="")
     # "." and ".." would be another place, and a last dot may be dropped.
     return digest(lock) if len(quoted) > LONGEST_BLOB_NAME or quoted.endswith(".") else quoted
 
 
-def _lock_name(handler: Handler, message: Message) -> str | None:
+def _lock_of(handler: Handler, message: Message) -> str | None:
     """The lock with its fields filled in from the message."""
     if handler.lock is None:
         return None

@@ -29,7 +29,7 @@ class Rights:
     checkpoint: Checkpoint
     log: RunLogger
     outbox: list[Mapping[str, Any]] = field(default_factory=list)
-    """Follow-ups that are not known to be sent; begins with what an earlier attempt left."""
+    """Follow-ups that are not known to be sent; begins with what is on the claim's row."""
     follow_ups: int = 0
     """How many there were so far, in this attempt and up to the checkpoint it began from."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -46,6 +46,12 @@ class Rights:
         with self.lock:
             self.outbox.append(follow_up(self.claim.row, self.follow_ups, handler, body, key))
             self.follow_ups += 1
+
+    def sent(self, count: int) -> None:
+        """The first so many, which the claim's row has, are known to be sent."""
+        with self.lock:
+            del self.outbox[:count]
+        self.claim.sent()
 
     def noted(self) -> tuple[list[Mapping[str, Any]], int]:
         """The follow-ups so far and their count, of one moment."""

@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import InputError
+from runonce.errors import InputError, TransportError, TransportRefusedError
 from runonce.messages.message import Message
 from runonce.messages.reading import read_key
 from runonce.transports.ids import follow_up_id, known_id, sent_id
@@ -97,7 +97,13 @@ def follow_up(
 
 
 def send_outbox(sender: Sender, outbox: Sequence[Mapping[str, Any]], correlation_id: str) -> None:
-    """Send the follow-ups, grouped by where they go; raises TransportError."""
+    """Send the follow-ups, grouped by where they go; one that is refused keeps no other back.
+
+    Raises:
+        TransportError: Some may not have been sent.
+        TransportRefusedError: Some never can be; all others were sent.
+    """
+    troubles: list[TransportError] = []
     for entity in dict.fromkeys(str(item["to"]) for item in outbox):
         batch = [
             Outgoing(
@@ -110,7 +116,22 @@ def send_outbox(sender: Sender, outbox: Sequence[Mapping[str, Any]], correlation
             for item in outbox
             if item["to"] == entity
         ]
+        troubles += _send_each(sender, entity, batch)
+    if troubles:
+        raise min(troubles, key=lambda one: isinstance(one, TransportRefusedError))
+
+
+def _send_each(sender: Sender, entity: str, batch: Sequence[Outgoing]) -> list[TransportError]:
+    """Send the messages together, or where one of them is refused, each by itself; what went wrong."""
+    try:
         sender.send(entity, batch)
+    except TransportRefusedError as refused:
+        if len(batch) == 1:
+            return [refused]
+        return [trouble for one in batch for trouble in _send_each(sender, entity, [one])]
+    except TransportError as trouble:
+        return [trouble]
+    return []
 
 
 def _bytes(name: str, body: Any) -> bytes:

@@ -36,6 +36,7 @@ from runonce.execution.log import run_logger
 from runonce.execution.registry import Registry
 from runonce.execution.server_clock import ServerClock
 from runonce.execution.stop import StopSignal
+from runonce.execution.terms import terms
 from runonce.execution.threads import start_thread
 from runonce.runs.claim import Claim, claim
 from runonce.runs.plan import By, Refused
@@ -74,7 +75,7 @@ class Started(Begun):
     lease: Lease
     deadline: float
     """The elapsed time at which it must have ended."""
-    ended: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
 
 
 class Dispatcher(Flow[Started]):
@@ -216,9 +217,8 @@ class Dispatcher(Flow[Started]):
         return Result(job.name, fire_time, Outcome.SKIPPED, reason, error=error, refusal=refusal)
 
     def _start(self, job: ScheduledJob, claimed: Claim, lease: Lease, stop: StopSignal) -> Started:
-        now = self.clock.elapsed()
-        limit = float("inf") if job.max_runtime is None else job.max_runtime
-        lease.renew_until(now + limit + self.settings.shutdown_timeout)
+        limits = terms(job.max_runtime, self.settings.shutdown_timeout, self.clock.elapsed())
+        lease.renew_until(limits.let_go)
         lease.keep(stop.set)
         blobs = Blobs(
             self.stores.blobs, self.settings.namespace, job.name, claimed.run.token, lease.check, self.clock
@@ -230,7 +230,7 @@ class Dispatcher(Flow[Started]):
             stop=stop,
             blobs=blobs,
             log=run_logger(job.name, f"{claimed.run.fire_time:%Y-%m-%dT%H:%M:%SZ}", claimed.run.attempt),
-            deadline=now + limit,
+            deadline=limits.deadline,
         )
         started = Started(
             who=f"Job {job.name}",
@@ -241,21 +241,21 @@ class Dispatcher(Flow[Started]):
             run=run,
             claim=claimed,
             lease=lease,
-            deadline=now + limit,
+            deadline=limits.deadline,
         )
         # Paused since it claimed: somebody may have taken over, so the body does not begin.
         if not lease.held:
             stop.set(LeaseLost(f"Job {job.name}: its lease ran out before the run began."))
         if job.max_runtime is not None:
-            start_thread(lambda: self._watch(started, limit), f"runonce-limit-{job.name}")
+            start_thread(lambda: self._watch(started), f"runonce-limit-{job.name}")
         self._inflight.add(started)
         run.log.info(
             "started (token %d, by %s, on %s)", claimed.run.token, claimed.run.by, self.registry.host
         )
         return started
 
-    def _watch(self, started: Started, limit: float) -> None:
-        if not self.clock.wait(started.ended, limit):
+    def _watch(self, started: Started) -> None:
+        if not self.clock.wait(started.over, started.deadline - self.clock.elapsed()):
             self._over_its_time(started)
 
     def _over_its_time(self, started: Started) -> None:
@@ -266,7 +266,7 @@ class Dispatcher(Flow[Started]):
 
     def finish(self, started: Started, error: BaseException | None) -> Result:
         """Record what came of the body, release the lease, and say it."""
-        started.ended.set()
+        started.over.set()
         if self.clock.elapsed() >= started.deadline:  # the thread that watches may be late
             self._over_its_time(started)
         try:

@@ -88,6 +88,9 @@ class Sender(Protocol):
 class Inbox(Protocol):
     """Receives one handler's messages; for one thread."""
 
+    any_thread: bool
+    """Whether different messages may be settled in different threads, while another one receives."""
+
     def receive(self, count: int, wait: float) -> list[Received]:
         """Up to `count` messages, waiting up to `wait` seconds for the first."""
         ...

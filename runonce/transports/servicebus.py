@@ -126,6 +126,8 @@ class ServiceBusSenders:
 class ServiceBusInbox:
     """One handler's queue, and the subscription beside it where that does not forward."""
 
+    any_thread = False
+
     def __init__(self, connection: ServiceBusConnection, handler: Handler) -> None:
         self._handler = handler
         self._receivers = [Receiver(connection, source) for source in handler.sources]

@@ -131,6 +131,8 @@ def make_queue(client: QueueClient) -> None:
 class StorageInbox:
     """One handler's queue."""
 
+    any_thread = True
+
     def __init__(self, storage: StorageConnection, handler: Handler, visibility: int) -> None:
         self._handler = handler
         self._queue = handler.queue

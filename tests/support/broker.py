@@ -109,6 +109,8 @@ class BrokerSender:
 class BrokerInbox:
     """One handler's queue, for one process."""
 
+    any_thread = False
+
     def __init__(self, broker: MemoryBroker, boundary: Boundary, handler: Handler) -> None:
         self._broker = broker
         self._boundary = boundary

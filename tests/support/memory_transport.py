@@ -74,6 +74,8 @@ class MemoryTransport:
 class MemorySide:
     """A sender, an inbox, or dead letters."""
 
+    any_thread = False
+
     def __init__(self, broker: MemoryTransport, queue: str, handler: Handler | None = None) -> None:
         self._broker = broker
         self._queue = queue

@@ -11,8 +11,6 @@ metadata, so that a field named `id` in two bodies would make two messages one.
 from __future__ import annotations
 
 import logging
-import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -21,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 import azure.functions as func
 
 from runonce.errors import RunonceError, SettingsError
+from runonce.execution.turns import Turns
 from runonce.hosts.runtime import check_transport
 from runonce.transports.copies import copy_of
 from runonce.transports.protocols import Delivery
 from runonce.transports.settlement import DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from runonce.execution.stop import StopSignal
     from runonce.hosts.runtime import Runtime
     from runonce.messages.definition import Handler
     from runonce.transports.bus_receiver import ServiceBusOriginals, Source
@@ -102,37 +100,12 @@ def _function(runtime: Runtime, handler: Handler, read: Callable[[Any], Delivery
     # A plain function for an async handler too: its body has a loop of its own, and nothing waits on the worker's.
     def handle(message: Any) -> None:
         delivery = read(message)
-        with turns.one():
-            _settle(runtime, handler, delivery, runtime.deliverer.deliver(handler, delivery))
+        with turns.one() as turn:
+            _settle(runtime, handler, delivery, runtime.deliverer.deliver(handler, delivery, turn))
 
     kind = func.QueueMessage if read is from_storage else func.ServiceBusMessage
     handle.__annotations__ = {"message": kind, "return": None}
     return handle
-
-
-class Turns:
-    """Lets so many of a handler's messages be handled at a time; the host's own figures know of no handlers."""
-
-    def __init__(self, most: int, stop: StopSignal) -> None:
-        self._free, self._stop = most, stop
-        self._changed = threading.Condition()
-        stop.listen(lambda _: self._give(0))
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Wait for a turn; once the host stops, everybody has one, to give its message back."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._free > 0 or self._stop.cause is not None)
-            self._free -= 1
-        try:
-            yield
-        finally:
-            self._give(1)
-
-    def _give(self, count: int) -> None:
-        with self._changed:
-            self._free += count
-            self._changed.notify_all()
 
 
 def _settle(runtime: Runtime, handler: Handler, delivery: Delivery, settlement: Settlement) -> None:

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.command_line import NOW, CommandLine
+from support.messages import begun, delivery, handling
 
 from runonce.cli import operate
 from runonce.cli.context import where
+from runonce.errors import LeaseLost
 from runonce.settings import StorageConnection
 
 if TYPE_CHECKING:
@@ -91,6 +93,30 @@ def test_break_lease_without_a_terminal_wants_yes(cli: CommandLine) -> None:
     assert cli("break-lease", "nightly").exit_code == 2
     assert cli.stores.leases.held("local/nightly")
     dispatcher.finish(started, None)
+
+
+def test_break_lease_frees_a_handlers_lock_by_name(cli: CommandLine) -> None:
+    """A handler's lock is broken by the name it has with its fields filled in, and its message can write no more."""
+    one = handling(lock="tenant:{id}")
+    runtime = cli.context().runtime
+    working = begun(runtime.deliverer, one, delivery({"id": "acme"}))
+    assert working.lock is not None
+    assert (
+        "nobody holds the lease of lock tenant:other" in cli("break-lease", "--lock", "tenant:other").stdout
+    )
+    result = cli("break-lease", "--lock", "tenant:acme", "--yes")
+    assert result.stdout == "the lease of lock tenant:acme is broken; it was held by a handler's message\n"
+    assert not cli.stores.leases.held(working.lock.name)
+    working.lock._renewal_round()
+    with pytest.raises(LeaseLost):
+        working.message.check()
+    runtime.deliverer.finish(working, None, None)
+
+
+@pytest.mark.parametrize("arguments", [(), ("nightly", "--lock", "tenant:acme")])
+def test_break_lease_wants_a_job_or_a_lock(cli: CommandLine, arguments: tuple[str, ...]) -> None:
+    """Neither, or both, is wrong usage."""
+    assert cli("break-lease", *arguments).exit_code == 2
 
 
 def test_upload_puts_a_file_where_jobs_read(cli: CommandLine, tmp_path: Path) -> None:

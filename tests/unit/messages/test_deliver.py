@@ -538,6 +538,77 @@ def test_a_lost_lock_ends_the_handler_and_refuses_its_commit(bench: Workbench) -
     assert host.deliver(one, delivery(count=2)) == Complete()
 
 
+def refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except LeaseLost:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["asked", "told"])
+def test_a_lost_lock_stops_every_write_at_once(bench: Workbench, known: bool) -> None:
+    """Whose lock has run out writes no blob, checkpoint or rows, though nobody has told it and its claim holds."""
+    one = handling(Doing(), lock="tenant:{id}")
+    bench.put("search/acme.json", "new")
+    working = begun(host_of(bench), one)
+    message = working.message
+    bench.clock.advance(30)
+    working.claim.beat()
+    bench.clock.advance(16)
+    assert working.claim.held
+    if known:
+        working.rights.stop.set(LeaseLost("The lease is lost."))
+    for call in (
+        message.check,
+        lambda: message.blobs.write("search/acme.json", b"old"),
+        lambda: message.blobs.delete("search/acme.json"),
+        lambda: message.checkpoint.save({"x": 1}),
+        lambda: message.commit({"row": {"n": 1}}),
+    ):
+        assert refused(call), call
+    assert message.stopping
+    assert bench.blobs() == {"search/acme.json": b"new"}
+    assert bench.effects(one) == []
+    assert row_of(bench, one).checkpoint == ""
+
+
+def test_blobs_written_under_a_lock_are_fenced_by_it(bench: Workbench) -> None:
+    """A holder of the lock that was paused right before it wrote does not write over what the next holder wrote."""
+    one = handling(Doing(), lock="index", key="id")
+    other = handling(Doing(), lock="index", key="id", name="other", queue="others")
+    old = begun(host_of(bench), one, delivery({"id": "a"}))
+    old.message.blobs.write("index.json", b"first")
+    assert old.lock is not None
+    bench.clock.advance(30)
+    old.claim.beat()
+    bench.clock.advance(31)  # the store's lease has ended
+    new = begun(host_of(bench), other, delivery({"id": "b"}))
+    new.message.blobs.write("index.json", b"newer")
+    old.claim.lock = None  # as if it were between having asked and writing
+    old.claim.trusted_until = float("inf")
+    with pytest.raises(Fenced, match=r"index\.json"):
+        old.message.blobs.write("index.json", b"late")
+    assert bench.blobs()["index.json"] == b"newer"
+
+
+def test_a_lock_costs_no_more_calls_until_a_blob_is_written(bench: Workbench) -> None:
+    """Under a lock a message takes its two calls of the table, and two more for the first blob that it writes."""
+    boundary = Boundary()
+    host = host_of(bench, stores=boundary.around(bench.stores))
+
+    def writing(message: Message) -> None:
+        message.blobs.write("a", b"1")
+        message.blobs.write("b", b"2")
+
+    host.deliver(handling(Doing(), lock="index"), delivery({"id": "1"}))
+    assert sorted(boundary.calls) == ["acquire", "commit", "commit", "release"]
+    boundary.calls.clear()
+    host.deliver(handling(Doing(writing), lock="index"), delivery({"id": "2"}))
+    calls = [call for call in boundary.calls if call not in ("head", "write", "acquire", "release")]
+    assert calls == ["commit", "get", "commit", "commit"]
+
+
 @pytest.mark.parametrize("value", ["a/b c#d?e", "ü" * 100, "🔑" * 120, "x" * 512])
 def test_any_text_makes_a_lock(bench: Workbench, value: str) -> None:
     """A lock's field may hold anything a key may, however long its blob's name would be."""

@@ -12,11 +12,12 @@ from support.messages import AFTER_CLAIM, LEASE, begun, delivery, handling, host
 
 from runonce.errors import LeaseLost, TimeLimitExceeded
 from runonce.messages.deliver import Deliverer
+from runonce.messages.ended import Working
 from runonce.messages.heartbeat import LOOK, Heartbeats
-from runonce.testing import Complete, MemorySender, Workbench
+from runonce.testing import Complete, MemorySender, Reschedule, Workbench
 
 if TYPE_CHECKING:
-    from runonce.messages.deliver import Working
+    from runonce.transports.settlement import Settlement
 
 ONE = handling(max_runtime=None)
 
@@ -128,16 +129,27 @@ def test_a_takeover_tells_the_handler(world: World) -> None:
 
 
 def test_a_time_limit_is_told_and_ends_the_signs_of_life(world: World) -> None:
-    """Over its max_runtime a handler is told, and a wedged one no longer holds its message."""
-    one = handling(max_runtime=30)
-    working = begun(world.host, one)
+    """Over its max_runtime a handler is told; one that does not end is given up after the time that a stop has."""
+    one = handling(max_runtime=30, retry_delay=1)
+    given_up: list[Settlement] = []
+    working = world.host.begin(one, delivery(), None, given_up.append)
+    assert isinstance(working, Working)
     world.pass_time(31)
     assert isinstance(working.rights.stop.cause, TimeLimitExceeded)
+    assert given_up == []
+    world.pass_time(world.bench.settings.shutdown_timeout)
+    settlement = working.settled.result(10)
+    assert isinstance(settlement, Reschedule)
+    assert row_of(world.bench, one).failures == 1
     world.beats()
     world.pass_time(AFTER_CLAIM)
     assert world.beats() == 0
     assert host_of(world.bench).deliver(one, delivery(count=2)) == Complete()
-    assert row_of(world.bench, one).abandoned == 1
+    assert row_of(world.bench, one).abandoned == 0
+    with pytest.raises(LeaseLost):
+        working.message.checkpoint.save(1)
+    assert world.host.finish(working, None, None) is settlement
+    assert given_up == [settlement]
 
 
 def test_trouble_with_one_claim_does_not_end_the_others(
