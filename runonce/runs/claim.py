@@ -20,7 +20,18 @@ from runonce.errors import ConflictError, Fenced, StoreError, StoreUnavailableEr
 from runonce.execution.owned import Owned
 from runonce.execution.patience import patiently
 from runonce.runs.overflow import spilled
-from runonce.runs.plan import By, Claimant, Plan, Refused, admit, of_this_version, params_for, plan, within
+from runonce.runs.plan import (
+    By,
+    Claimant,
+    Plan,
+    Refused,
+    admit,
+    of_this_version,
+    params_for,
+    passed_over,
+    plan,
+    within,
+)
 from runonce.runs.rows import (
     JobRow,
     Outcome,
@@ -199,6 +210,9 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         now = self._registry.clock.now()
         fire_time = self.run.fire_time
         failed = counted and outcome in (Outcome.FAILED, Outcome.RETRYING)
+        skips = self._job.overlap == "skip" and outcome is not Outcome.STOPPED
+        if skips and (over := passed_over(self._rows[0], self._job.schedule, now, now, 'overlap="skip"')):
+            reason = f"{reason}; {over.reason}" if reason else over.reason
 
         def settle_job(row: JobRow) -> JobRow:
             pending = {t: p for t, p in row.pending.items() if t != fire_time}
@@ -211,6 +225,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
                 running=None,
                 holder="",
                 pending=pending,
+                watermark=max(now, row.watermark or now) if skips else row.watermark,
                 last_fire_time=fire_time,
                 last_params=self.run.params,
                 last_outcome=outcome,

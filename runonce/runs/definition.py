@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Concatenate, get_args
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, get_args
 
 from runonce.errors import DefinitionError
 from runonce.execution.noted import note
@@ -24,14 +25,19 @@ from runonce.execution.options import (
 from runonce.runs.parameters import Parameter, arguments, canonical, parameters_of
 from runonce.schedules.misfire import Misfire
 from runonce.schedules.schedule import Schedule
+from runonce.stores.columns import to_text
+from runonce.transports.ids import digest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from datetime import timedelta
 
     from runonce.runs.run import Run
 
 LONGEST_HISTORY = 3650
+LONGEST_JITTER = 300
+SOME_DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+Overlap = Literal["wait", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,9 @@ class ScheduledJob:
     """Days its runs are kept; None is RUNONCE_HISTORY_DAYS."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict, hash=False)
     """Its function's keyword-only arguments, which a run asked for by hand may give."""
+    overlap: Overlap = "wait"
+    jitter: float = 0.0
+    """Seconds over which its timers' runs are spread."""
 
     def __post_init__(self) -> None:
         note(self)
@@ -68,6 +77,12 @@ class ScheduledJob:
         if not params:
             return self.body
         return lambda run: self.body(run, **arguments(self.name, self.parameters, params))
+
+    def delay(self, fire_time: datetime) -> float:
+        """Seconds a timer's run waits after its fire time: the same on every replica, less than `jitter`."""
+        if not self.jitter:
+            return 0.0
+        return int(digest(self.name, to_text(fire_time))[:8], 16) / 2**32 * self.jitter
 
     @property
     def is_async(self) -> bool:
@@ -92,6 +107,8 @@ def scheduled(
     max_runtime: float | timedelta | None = 1800.0,
     on_abandoned: OnAbandoned = "rerun",
     history_days: int | None = None,
+    overlap: Overlap = "wait",
+    jitter: float | timedelta = 0.0,
 ) -> Callable[[Callable[Concatenate[Run, ...], Awaitable[None] | None]], ScheduledJob]:
     """Run a function once for each fire time of a schedule, whatever restarts, scales out or dies.
 
@@ -113,6 +130,10 @@ def scheduled(
         on_abandoned: What to do about a run whose host died: "rerun" it from its last checkpoint, or "hold"
             it as unknown until a person decides.
         history_days: How many days the records of its runs are kept, 1 to 3,650. Default: RUNONCE_HISTORY_DAYS.
+        overlap: What becomes of fire times that come while the job runs: "wait" for it, as `misfire` says, or
+            "skip" them.
+        jitter: Seconds (or a timedelta, up to five minutes) over which runs are spread, so that jobs of one
+            schedule do not begin together. The fire time stays what the schedule names.
 
     Raises:
         DefinitionError: An argument cannot work; the message names the job, the value and the remedy.
@@ -128,15 +149,17 @@ def scheduled(
         job = checked_name(name if name is not None else body.__name__)
         _one_parameter(job, body, "run")
         checked_choice(job, "misfire", misfire, get_args(Misfire))
+        checked_choice(job, "overlap", overlap, get_args(Overlap))
         checked_choice(job, "on_abandoned", on_abandoned, get_args(OnAbandoned))
         checked_whole(job, "misfire_cap", misfire_cap, 1, 100)
         checked_whole(job, "retries", retries, 0, 100)
         if history_days is not None:
             checked_whole(job, "history_days", history_days, 1, LONGEST_HISTORY)
+        parsed = Schedule.parse(schedule, time_zone, job=job)
         return ScheduledJob(
             name=job,
             body=body,
-            schedule=Schedule.parse(schedule, time_zone, job=job),
+            schedule=parsed,
             misfire=misfire,
             misfire_cap=misfire_cap,
             retry=Retry(retries, checked_seconds(job, "retry_delay", retry_delay)),
@@ -144,9 +167,29 @@ def scheduled(
             on_abandoned=on_abandoned,
             history_days=history_days,
             parameters=parameters_of(job, body),
+            overlap=overlap,
+            jitter=_checked_jitter(job, jitter, parsed) if jitter else 0.0,
         )
 
     return define
+
+
+def _checked_jitter(job: str, value: float | timedelta, schedule: Schedule) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 <= seconds <= LONGEST_JITTER
+    ):
+        raise DefinitionError(f"Job {job!r}: jitter={value!r} must be seconds from 0 to {LONGEST_JITTER}.")
+    first = schedule.next(SOME_DAY)
+    second = None if first is None else schedule.next(first)
+    between = None if first is None or second is None else (second - first).total_seconds()
+    if between is not None and seconds >= between:
+        raise DefinitionError(
+            f"Job {job!r}: jitter={value!r} must be shorter than the {between:g} s between its fire times."
+        )
+    return float(seconds)
 
 
 def _one_parameter(job: str, body: Callable[..., Any], what: str) -> None:

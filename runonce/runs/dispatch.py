@@ -160,9 +160,10 @@ class Dispatcher(Flow[Started]):
         with self._inflight.beginning():
             if self.stop.cause is not None:
                 return self._refused(job, fire_time, Refusal.STOPPING)
-            early = fire_time - self.clock.now()
-            if by == "timer" and timedelta() < early <= EARLIEST:
-                self.clock.wait(self.stop.event, early.total_seconds())
+            wait = (fire_time - self.clock.now()).total_seconds() + job.delay(fire_time)
+            is_near = by == "timer" and 0 < wait <= EARLIEST.total_seconds() + job.jitter
+            if is_near and self.clock.wait(self.stop.event, wait):
+                return self._refused(job, fire_time, Refusal.STOPPING)
             return self._begin(job, fire_time.astimezone(UTC).replace(microsecond=0), by=by, params=params)
 
     def _begin(self, job: ScheduledJob, fire_time: datetime, *, by: By, params: str) -> Started | Result:

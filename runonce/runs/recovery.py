@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from runonce.errors import ConflictError, ScheduleError, StoreError
@@ -119,10 +120,11 @@ def _counted(
     dispatcher: Dispatcher, job: ScheduledJob, row: JobRow, now: datetime, *, starting: bool
 ) -> tuple[JobRow, RunRow | None]:
     """The row with what was missed: by the grace, in which a tick may still come; at a host's start by now."""
+    jitter = timedelta(seconds=job.jitter)
     if not starting:
         grace = max(dispatcher.grace, LATE) if job.misfire == "skip" else dispatcher.grace
-        return account_for_missed(job, row, now - grace, now, late=True)
-    row, skipped = account_for_missed(job, row, now - dispatcher.grace, now, late=True)
+        return account_for_missed(job, row, now - grace - jitter, now, late=True)
+    row, skipped = account_for_missed(job, row, now - dispatcher.grace - jitter, now, late=True)
     newest = job.schedule.previous(now)
     if newest is None or row.watermark is None or newest <= max(row.watermark, row.since or row.watermark):
         return row, skipped
