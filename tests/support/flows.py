@@ -70,7 +70,7 @@ def replayed(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime) -> 
 
 def die(started: Started) -> None:
     """Its process is gone: nobody renews the lease or records anything; on the server nothing changes."""
-    started.ended.set()
+    started.over.set()
     started.lease._closed.set()
     started.lease._trusted_until = float("-inf")
 
