@@ -78,6 +78,8 @@ def demo(options: argparse.Namespace) -> int:
     command = [str(VENV_PYTHON), "-m", "experiments", "all"]
     if options.invoices is not None:
         command += ["--invoices", str(options.invoices.resolve())]
+    if options.html is not None:
+        command += ["--html", str(options.html.resolve())]
     with start_azurite() as azurite:
         return run(command, storage=azurite.connection_string)
 
@@ -430,6 +432,9 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
         type=Path,
         metavar="PATH",
         help="your own invoices to work on, instead of the built-in ones",
+    )
+    parsers["demo"].add_argument(
+        "--html", type=Path, metavar="PATH", help="write what was seen, with its pictures, as a page"
     )
     parsers["servicebus"].add_argument(
         "--port", type=int, default=5673, help="where it listens (default: %(default)s)"

@@ -1,4 +1,4 @@
-"""`python -m experiments NAME …|all [--invoices PATH]`: run experiments; without a name, list them."""
+"""`python -m experiments NAME …|all [--invoices PATH] [--html PATH]`: run experiments; without a name, list them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, or some of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--invoices", type=Path, metavar="PATH", help="a CSV file for the invoice runs")
+    parser.add_argument("--html", type=Path, metavar="PATH", help="write the findings as a page, too")
     options = parser.parse_args()
     console = Console(highlight=False)
     if not options.names:
@@ -30,7 +31,7 @@ def main() -> int:
     from experiments.program import run_experiments  # noqa: PLC0415
 
     try:
-        return run_experiments(options.names, options.invoices, console)
+        return run_experiments(options.names, options.invoices, console, options.html)
     except RunonceError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_STORAGE if isinstance(error, StoreError) else EXIT_INPUT

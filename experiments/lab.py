@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from experiments.effects import CLOCK, Effects
 from experiments.processes import ExperimentError
+from experiments.timeline import Mark, Timeline
 from runonce.stores.azure.stores import azure_stores
 
 if TYPE_CHECKING:
@@ -59,6 +60,15 @@ class Lab:
         self._folder = folder
         self._name = name
         self._started: list[Replica] = []
+        self._marks: list[Mark] = []
+
+    def mark(self, replica: Replica, sign: str, what: str) -> None:
+        """Note what has just happened to a replica, for the picture."""
+        self._marks.append(Mark(CLOCK.elapsed(), replica.pid, sign, what))
+
+    def timeline(self) -> Timeline:
+        """What the replicas have done so far, and what was done to them."""
+        return Timeline([replica.pid for replica in self._started], self.effects.read(), list(self._marks))
 
     def start(self, kind: str, count: int = 1, *, environ: Mapping[str, str] | None = None) -> list[Replica]:
         """Start replicas of a kind (see `replica`), and wait until each says that it is ready."""

@@ -34,10 +34,12 @@ def run(lab: Lab) -> list[Finding]:
     lab.say("starting the replica that will be paused")
     (old,) = lab.start("holder")
     token = int(old.hear("holding"))
+    lab.mark(old, "h", "holds the lease")
     lab.say("starting another one")
     lab.start("report", environ={PAUSED: str(old.pid)})
     old.process.send_signal(signal.SIGSTOP)
     paused = CLOCK.elapsed()
+    lab.mark(old, "z", "is paused (SIGSTOP); its lease runs out")
     lab.say(f"paused; the other waits for the lease to end ({lease} s)")
     taken = lab.wait(
         "a takeover", 2 * (lease + tick) + STARTING, lambda: next(iter(lab.effects.read()), None)
@@ -46,6 +48,7 @@ def run(lab: Lab) -> list[Finding]:
     lab.say("taken over; waking the first one up")
     woken = CLOCK.elapsed()
     old.process.send_signal(signal.SIGCONT)
+    lab.mark(old, "w", "wakes up; what it writes is refused")
     noticed = float(old.hear("noticed")) - woken
     old.tell("go on")
     refused: dict[str, str] = json.loads(old.hear("wrote"))

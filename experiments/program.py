@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from experiments import EXPERIMENTS
 from experiments.effects import CLOCK
 from experiments.lab import JOBS, Finding, Lab
+from experiments.page import as_html
 from experiments.processes import ExperimentError, Processes
-from experiments.table import Progress, print_introduction, print_table
+from experiments.table import FULL, Progress, print_introduction, print_summary, print_table
 from runonce.errors import InputError, SettingsError
 from runonce.execution.threads import start_thread
 from runonce.hosts.discover import discover
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
+
+    from experiments.timeline import Timeline
 
 LONGEST_FIRST = (
     "kill-9",
@@ -48,13 +51,16 @@ RECOVERY = 5.0
 SAMPLE = JOBS / "data" / "invoices.csv"
 
 
-def run_experiments(names: Sequence[str], invoices: Path | None, console: Console) -> int:
+def run_experiments(
+    names: Sequence[str], invoices: Path | None, console: Console, page: Path | None = None
+) -> int:
     """Run experiments and print what came of them as a table: 0 when all is as expected, else 1.
 
     Args:
         names: Keys of `EXPERIMENTS`; "all" stands for all of them.
         invoices: A CSV file for the invoice runs; None for the sample of the repository.
         console: Where the table goes.
+        page: A file to write the same to as an HTML page.
 
     Raises:
         InputError, PermanentError: A name or the file is wrong; nothing was started.
@@ -67,6 +73,8 @@ def run_experiments(names: Sequence[str], invoices: Path | None, console: Consol
     print_introduction(console, settings, chosen)
     progress = Progress(console, chosen)
     findings: dict[str, list[Finding]] = {}
+    labs: dict[str, Lab] = {}
+    timelines: dict[str, Timeline] = {}
     processes = Processes()
     waiting: SimpleQueue[str] = SimpleQueue()
     for name in sorted(chosen, key=LONGEST_FIRST.index):
@@ -79,12 +87,17 @@ def run_experiments(names: Sequence[str], invoices: Path | None, console: Consol
                     name = waiting.get_nowait()
                 except Empty:
                     return
-                make = partial(
-                    Lab, name, settings, path, Path(folder), processes, partial(progress.say, name)
-                )
+                say = partial(progress.say, name)
+
+                def make(name: str = name, say: Callable[[str], None] = say) -> Lab:
+                    labs[name] = Lab(name, settings, path, Path(folder), processes, say)
+                    return labs[name]
+
                 findings[name] = _carried_out(name, make)
+                if name in labs:
+                    timelines[name] = labs[name].timeline()
                 if not processes.ended.is_set():
-                    progress.done(name)
+                    progress.done(name, timelines.get(name))
 
         with _ended_by_signals(), progress:
             try:
@@ -93,7 +106,12 @@ def run_experiments(names: Sequence[str], invoices: Path | None, console: Consol
                     CLOCK.wait(threading.Event(), 0.1)  # not join: it would keep Ctrl-C waiting on Windows
             finally:
                 processes.end()
-    return print_table(console, {name: findings[name] for name in chosen}, progress.seconds)
+    ordered = {name: findings[name] for name in chosen}
+    if page is not None:
+        page.write_text(as_html(ordered, timelines), encoding="utf-8")
+        console.print(f"the same as a page: {page}\n", markup=False)
+    show = print_table if console.width >= FULL else print_summary
+    return show(console, ordered, progress.seconds)
 
 
 def _carried_out(name: str, make: Callable[[], Lab]) -> list[Finding]:

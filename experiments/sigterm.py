@@ -31,6 +31,8 @@ def run(lab: Lab) -> list[Finding]:
     victim = invoices.middle()
     told = CLOCK.elapsed()
     victim.process.send_signal(signal.SIGTERM)
+    lab.mark(victim, "T", "is asked to stop (SIGTERM); it releases its lease")
+    lab.say(f"asked process {victim.pid} to stop")
     # A quick successor may hold it again before we look; then its first call says when it was free at the latest.
     lab.wait(
         "the lease to be released",

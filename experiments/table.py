@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from experiments.lab import Finding
+    from experiments.timeline import Timeline
     from runonce.settings import Settings
 
 INTRODUCTION = """\
@@ -32,7 +33,9 @@ claim          the durable record that a fire time is taken; it outlives the lea
 fencing token  a number that rises with each claim; storage refuses a write that carries an older one
 recovery tick  looks every {tick:g} s for what is unfinished and free (60 s in production)
 """
-WIDEST = 120
+WIDEST, NARROW = 120, 80
+FULL = 110
+"""From so many columns on the table has what was done and expected, too."""
 NAME_WIDTH = max(len(name) for name in ("experiment", "lease-and-claim"))
 MARKS = {True: ("✓", "ok", "green"), False: ("✗", "NO", "bold red"), None: ("-", "-", "dim")}
 
@@ -100,10 +103,15 @@ class Progress:
                 self._bars.start_task(self._tasks[name])
             self._bars.update(self._tasks[name], stage=stage)
 
-    def done(self, name: str) -> None:
-        """An experiment is over."""
+    def done(self, name: str, timeline: Timeline | None) -> None:
+        """An experiment is over: show the picture of what happened."""
         self.say(name, "done")
         self._bars.update(self._tasks[name], completed=1)
+        if timeline is not None and timeline.effects:
+            width = min(self._console.width, NARROW) - 2
+            lines = timeline.draw(width, unicode=_unicode(self._console))
+            with self._lock:
+                self._console.print(Text("\n".join([name, *lines, ""])), soft_wrap=True)
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -139,6 +147,29 @@ def print_table(console: Console, findings: Mapping[str, Sequence[Finding]], sec
                 _mark(console, ok=row.ok),
             )
     console.print(table)
+    return _print_verdict(console, findings, seconds)
+
+
+def print_summary(console: Console, findings: Mapping[str, Sequence[Finding]], seconds: float) -> int:
+    """As `print_table`, for narrow terminals: what was seen alone, so that all of it is on one screen."""
+    table = Table(
+        box=_box(console),
+        width=min(console.width, WIDEST),
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
+    )
+    table.add_column("Experiment", no_wrap=True)
+    table.add_column("Seen", ratio=1, overflow="fold")
+    table.add_column("", no_wrap=True)
+    for name, rows in findings.items():
+        for number, row in enumerate(rows):
+            table.add_row(Text(name if number == 0 else ""), Text(row.seen), _mark(console, ok=row.ok))
+    console.print(table)
+    return _print_verdict(console, findings, seconds)
+
+
+def _print_verdict(console: Console, findings: Mapping[str, Sequence[Finding]], seconds: float) -> int:
     console.print()
     verdicts = [row.ok for rows in findings.values() for row in rows]
     differ, skipped = verdicts.count(False), verdicts.count(None)

@@ -29,9 +29,11 @@ from experiments.__main__ import main
 from experiments.effects import CLOCK, Effect
 from experiments.invoicing import Bill, Charged
 from experiments.lab import Finding, Lab
+from experiments.page import as_html
 from experiments.processes import ExperimentError, Processes
 from experiments.program import run_experiments
-from experiments.table import print_table
+from experiments.table import print_summary, print_table
+from experiments.timeline import Mark, Timeline
 from runonce.errors import InputError, PermanentError, SettingsError
 from runonce.settings import LeaseTerms, Settings, StorageConnection
 
@@ -73,14 +75,18 @@ def short_lease(azurite: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_every_experiment_comes_out_as_expected() -> None:
+def test_every_experiment_comes_out_as_expected(tmp_path: Path) -> None:
     """With the shortest lease there is, all experiments come out as the table expects, to the last row."""
     made = console()
-    code = run_experiments(["all"], None, made)
+    code = run_experiments(["all"], None, made, tmp_path / "page.html")
     assert code == 0, text(made)
     assert "All as expected" in text(made).splitlines()[-1]
     assert all(f"\n{name} " in text(made) for name in EXPERIMENTS)
     assert "60 charged, 4,784.70" in " ".join(text(made).split())
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for told in ("is killed (kill -9)", "is asked to stop (SIGTERM)", "is paused (SIGSTOP)", "takes over"):
+        assert told in text(made)
+        assert told in page
 
 
 @pytest.fixture
@@ -204,14 +210,15 @@ def test_the_command_line_hands_on_names_invoices_and_the_exit_code(
     """`all` and the file reach the program, and its exit code is the command's."""
     called = []
 
-    def run(names: list[str], invoices: Path | None, _: Console) -> int:
-        called.append((names, invoices))
+    def run(names: list[str], invoices: Path | None, _: Console, page: Path | None) -> int:
+        called.append((names, invoices, page))
         return 1
 
     monkeypatch.setattr(program, "run_experiments", run)
-    monkeypatch.setattr(sys, "argv", ["experiments", "all", "--invoices", str(tmp_path)])
+    page = tmp_path / "page.html"
+    monkeypatch.setattr(sys, "argv", ["experiments", "all", "--invoices", str(tmp_path), "--html", str(page)])
     assert main() == 1
-    assert called == [(["all"], tmp_path)]
+    assert called == [(["all"], tmp_path, page)]
 
 
 def test_an_unknown_experiment_is_told_with_the_known_ones() -> None:
@@ -316,6 +323,45 @@ def test_the_last_line_is_the_verdict(verdicts: list[bool | None], code: int, la
     assert print_table(made, {"kill-9": [Finding("a", "b", "c", ok) for ok in verdicts]}, 3.2) == code
     assert text(made).splitlines()[-1] == last
     assert text(made).count("✗") == verdicts.count(False)
+
+
+KILLED = Timeline(
+    [7, 8],
+    [Effect(100.0, 7, "1", 0), Effect(104.0, 7, "2", 0), Effect(120.0, 8, "3", 0), Effect(139.0, 8, "4", 0)],
+    [Mark(105.0, 7, "X", "is killed")],
+)
+
+
+def test_the_picture_has_a_row_for_each_replica() -> None:
+    """Effects, the kill, the wait for the dead holder's lease and the takeover are where they were in time."""
+    assert KILLED.draw(51) == [
+        "replica 1  █···█X░░░░░░░░░░░░░░····················",
+        "replica 2  ····················»··················█",
+        "           0 s ───────────────────────────── 39.0 s",
+        "           X 5.0 s  replica 1 is killed",
+        "           » 20.0 s  replica 2 takes over",
+    ]
+    assert all(line.isascii() for line in KILLED.draw(51, unicode=False))
+
+
+def test_the_page_has_what_the_table_has() -> None:
+    """The page holds what was done, expected and seen, escaped, and the picture with its events."""
+    page = as_html({"kill-9": [Finding("a < b", "c", "d & e", ok=False)]}, {"kill-9": KILLED})
+    for told in ("a &lt; b", "d &amp; e", "DIFFERS", "X 5.0 s  replica 1 is killed", "<svg"):
+        assert told in page
+
+
+def test_the_summary_is_on_one_screen() -> None:
+    """On 80 columns all findings of all experiments take less than 40 lines, and none is wider than the terminal."""
+    made = console(80)
+    seen = (
+        "attempt 2 at invoice 31 of 60 after 52.1 s, the rest charged once, 2,328.60 in all; 5 calls repeated"
+    )
+    found = [Finding("a", "b", seen, ok=True)] * 2
+    assert print_summary(made, dict.fromkeys(EXPERIMENTS, found), 1) == 0
+    assert len(text(made).splitlines()) < 40
+    assert max(map(len, text(made).splitlines())) <= 80
+    assert " ".join(text(made).split()).count("2,328.60") == 16
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
