@@ -15,7 +15,7 @@
 | RUNONCE_TRANSPORT | servicebus where one is set, else storage | what carries the handlers' messages |
 | RUNONCE_CLAIM_LEASE | 60 | seconds without a sign of life after which a message's claim is taken over |
 | RUNONCE_MAX_BODY | 262144 | bytes of a message's body; with Premium up to 104857600 |
-| RUNONCE_SHUTDOWN_TIMEOUT | 45 | seconds a stopping host waits for its runs |
+| RUNONCE_SHUTDOWN_TIMEOUT | 45 | seconds a stopping host waits for its runs; at most 5 on Functions |
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from runonce.cli import output, times
 from runonce.cli.app import OPERATE, HandlerName, Json, command_of, group
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
-from runonce.errors import InputError, StoreError
+from runonce.errors import InputError, StoreError, TransportError
 from runonce.hosts.runtime import check_transport
 from runonce.messages.dead_letters import DeadLetterView, view
 from runonce.messages.dead_letters import replay as replay_one
@@ -85,6 +85,8 @@ def list_dead_letters(
     for one in views:
         when = one.dead.dead_at or one.dead.delivery.enqueued_at
         since = "" if when is None else f"\n{times.from_now(when, now)}"
+        if one.dead.expires_at is not None:
+            since += f"\nremoved {times.from_now(one.dead.expires_at, now)}"
         made.add_row(
             output.styled((_id(one.dead) or "(no id)", "bold"), (since, "dim")),
             output.styled((one.reason, "red"), (f"\n{output.short(one.description, 300)}", "")),
@@ -92,6 +94,11 @@ def list_dead_letters(
         )
         made.add_section()
     output.console().print(made)
+    if expiring := sum(one.dead.expires_at is not None for one in views):
+        output.warn(
+            f"{expiring} of them were put aside by the Functions host, and are removed when the time shown has come: "
+            f"replay or purge them before that"
+        )
     if len(views) == count:
         output.note(f"there may be more; -n shows more than {count}")
 
@@ -108,6 +115,7 @@ def _json(one: DeadLetterView) -> dict[str, Any]:
         "correlation_id": delivery.correlation_id,
         "enqueued_at": delivery.enqueued_at,
         "dead_at": one.dead.dead_at,
+        "expires_at": one.dead.expires_at,
         "state": None if row is None else row.state,
         "attempts": 0 if row is None else row.attempt,
         "failures": 0 if row is None else row.failures,
@@ -162,7 +170,7 @@ def show(
         text = output.plain(value)
         if text in ("", None, [], {}):
             continue
-        if name in ("enqueued_at", "dead_at"):
+        if name in ("enqueued_at", "dead_at", "expires_at"):
             text = f"{times.to_utc(value)} ({times.from_now(value, context.runtime.clock.now())})"
         made.add_row(output.styled((name.replace("_", " "), "dim")), str(text))
     output.console().print(made)
@@ -203,7 +211,7 @@ def _work(letters: DeadLetters, wanted: set[str] | None, act: Callable[[Dead], s
                     continue
                 try:
                     sent.add(act(dead))
-                except StoreError as error:
+                except (StoreError, TransportError) as error:  # one that cannot be sent keeps no other back
                     worked.refused[_id(dead)] = str(error)
                     left.append(dead)
                 else:

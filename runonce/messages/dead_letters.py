@@ -6,12 +6,14 @@ idempotency key, for the operator has decided that the effect shall happen (agai
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from runonce.errors import ConflictError, PermanentError, StoreError
+from runonce.execution.options import MAX_ABANDONED
 from runonce.messages.message import Message
-from runonce.messages.reading import body_print, read_key
+from runonce.messages.reading import body_print, prepare, read_key
 from runonce.messages.rows import MessageRow, State, anew, decode_message, place
 from runonce.stores.columns import encode, to_text
 from runonce.stores.protocols import Replace
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from runonce.transports.protocols import DeadLetters, Sender
 
 TRIES = 5
+COUNTED = "MaxDeliveryCountExceeded"
+"""The broker's word for a message that it delivered as often as it may, which is no reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +42,50 @@ class DeadLetterView:
 
     @property
     def reason(self) -> str:
-        """A short name; where the host put the message aside without one, that of the claim's state."""
-        return self.dead.reason or ("Failed" if self.row is not None else "MaxDeliveryCountExceeded")
+        """A short name."""
+        return self.dead.reason
 
     @property
     def description(self) -> str:
-        """What happened; the claim's row knows it where the broker does not."""
-        told = self.dead.reason not in ("", "MaxDeliveryCountExceeded")
-        if not told and self.row is not None and self.row.reason:
-            return self.row.reason
+        """What happened."""
         return self.dead.description
 
 
 def view(registry: Registry, handler: Handler, dead: Dead) -> DeadLetterView:
-    """A dead letter with its claim; one call."""
-    message = Message(handler, dead.delivery)
+    """A dead letter with its claim; one call.
+
+    Whoever put it aside may not have known why, as the Functions host; then that is judged once more, from its body and
+    its claim.
+    """
+    told = dead.reason not in ("", COUNTED)
     try:
-        key = read_key(handler, message)
+        prepared = prepare(handler, dead.delivery, sys.maxsize)
     except PermanentError as bad:
-        if not dead.reason:  # whoever put it aside could not say why, and it can be told once more
-            dead = replace(dead, reason=getattr(bad, "reason", type(bad).__name__), description=str(bad))
-        return DeadLetterView(dead, "", None)
+        reason = getattr(bad, "reason", type(bad).__name__)
+        return DeadLetterView(dead if told else replace(dead, reason=reason, description=str(bad)), "", None)
+    key = prepared.message.key
     read = registry.table.get(*place(registry.namespace, handler.entity, handler.name, key))
-    return DeadLetterView(dead, key, None if read is None else decode_message(read))
+    row = None if read is None else decode_message(read)
+    if not told:
+        reason, description = _judged(row, prepared.fingerprint)
+        dead = replace(dead, reason=reason, description=description or dead.description)
+    return DeadLetterView(dead, key, row)
+
+
+def _judged(row: MessageRow | None, fingerprint: str) -> tuple[str, str]:
+    """What the claim tells of a message that was put aside without a reason."""
+    if row is None:
+        return COUNTED, ""
+    if fingerprint not in (row.fingerprint, *row.superseded):
+        return "KeyReused", f"its key came with another body too (message {row.message_id}, {row.state})"
+    match row.state:
+        case State.UNKNOWN:
+            return "Unknown", row.reason
+        case State.FAILED:
+            return ("Abandoned" if row.abandoned >= MAX_ABANDONED else "Failed"), row.reason
+        case State.DONE:
+            return "Done", f"it had its effect at {to_text(row.finished_at)}, and could not be completed"
+    return COUNTED, row.reason
 
 
 def replay(registry: Registry, sender: Sender, handler: Handler, letters: DeadLetters, dead: Dead) -> str:

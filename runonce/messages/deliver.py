@@ -102,6 +102,8 @@ class Deliverer(Flow[Working]):
         given_up: Callable[[Settlement], None] = lambda _: None,
     ) -> Working | Settlement:
         """Read, claim and lock; or how the message is to be settled without running anything."""
+        if delivery.dead is not None:
+            return DeadLetter(*delivery.dead)
         with self._inflight.beginning():
             if self.stop.cause is not None:
                 return Reschedule(WHEN_STOPPING, "this host is stopping")

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 RESCHEDULES, ONLY_FOR, SENT_AS = "runonce-reschedules", "runonce-only-for", "runonce-sent-as"
+DEAD, DEAD_WHY = "runonce-dead", "runonce-dead-why"
 """Application properties of the toolkit's own messages."""
 BROKERS_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
 """Application properties that say why a message was dead-lettered, which is not so of its replay."""
 TICKS = 10
 """In a microsecond, as .NET counts time."""
-MARKS = {RESCHEDULES, ONLY_FOR, SENT_AS, *BROKERS_OWN}
+MARKS = {RESCHEDULES, ONLY_FOR, SENT_AS, DEAD, DEAD_WHY, *BROKERS_OWN}
+LONGEST_REASON = 4096
+"""Characters of a dead letter's reason and description (Service Bus' own limit)."""
 
 
 def add_to(batch: ServiceBusMessageBatch, message: Outgoing) -> None:
@@ -69,6 +72,8 @@ def _marks(message: Outgoing) -> dict[str, str | int]:
         marks[RESCHEDULES] = message.reschedules
     if message.sent_as:
         marks[SENT_AS] = message.sent_as
+    if message.dead is not None:
+        marks[DEAD], marks[DEAD_WHY] = (text[:LONGEST_REASON] for text in message.dead)
     return marks
 
 
@@ -119,16 +124,18 @@ def delivery_of(
 
 
 def take_own(properties: dict[str, Any]) -> dict[str, Any]:
-    """Take the toolkit's own properties out, as a delivery's: how often it was sent back, whom for, as what."""
+    """Take the toolkit's own properties out, as a delivery's: how often sent back, whom for, as what, why dead."""
     times, only_for, sent_as = (properties.pop(name, None) for name in (RESCHEDULES, ONLY_FOR, SENT_AS))
+    dead, why = properties.pop(DEAD, None), properties.pop(DEAD_WHY, "")
     return {
         "reschedules": times if isinstance(times, int) else 0,
         "only_for": only_for if isinstance(only_for, str) else "",
         "sent_as": sent_as if isinstance(sent_as, str) else "",
+        "dead": (dead, str(why)) if isinstance(dead, str) else None,
     }
 
 
-def _plain(value: Any) -> Any:  # noqa: PLR0911 - one answer for each kind
+def _plain(value: Any) -> Any:
     """A property in the types that every host has: text, number, boolean or None; on Functions it comes as JSON."""
     descriptor = getattr(value, "descriptor", None)
     if descriptor == b"com.microsoft:timespan":
@@ -140,10 +147,10 @@ def _plain(value: Any) -> Any:  # noqa: PLR0911 - one answer for each kind
             return value.decode()
         except UnicodeDecodeError:
             return base64.b64encode(value).decode()
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, float) and not isfinite(value):
-        return "NaN" if isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+    if isinstance(value, float | Decimal):
+        number = float(value)
+        infinity = "Infinity" if number > 0 else "-Infinity"
+        return number if isfinite(number) else "NaN" if isnan(number) else infinity
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 

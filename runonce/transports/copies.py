@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,11 @@ def copy_of(handler: Handler, delivery: Delivery, delay: float) -> Outgoing:
         original=delivery.original,
         alive_since=delivery.enqueued_at,
     )
+
+
+def dead_copy(handler: Handler, delivery: Delivery, reason: str, description: str) -> Outgoing:
+    """The copy that is dead-lettered when it comes, for a Functions host of Service Bus cannot do that itself."""
+    return replace(copy_of(handler, delivery, 0.0), dead=(reason, description))
 
 
 def known_as(delivery: Delivery) -> str:

@@ -74,17 +74,17 @@ def unwrap(
 def _bytes(text: str | bytes, encoding: str | None) -> bytes:
     """What a text says: many senders encode it, as the Functions host does by default, and many do not."""
     plain = text if isinstance(text, bytes) else text.encode()
-    decoded = _decoded(plain)
-    if decoded is None or encoding == "base64":
-        return plain if decoded is None else decoded
+    inner = decoded(plain)
+    if inner is None or encoding == "base64":
+        return plain if inner is None else inner
     # "SEND" is Base64 too, of three letters; what nobody would have encoded is the text itself.
     host_decoded = isinstance(text, bytes)
-    if _envelope(decoded) is not None or (encoding is None and not host_decoded and _is_json(decoded)):
-        return decoded
+    if _envelope(inner) is not None or (encoding is None and not host_decoded and _is_json(inner)):
+        return inner
     return plain
 
 
-def _decoded(text: bytes) -> bytes | None:
+def decoded(text: bytes) -> bytes | None:
     """A Base64 text's bytes, or None when it is not Base64; lines and blanks in it do not count, as in .NET."""
     try:
         return base64.b64decode(text.translate(None, b" \t\r\n"), validate=True)

@@ -34,6 +34,8 @@ class Delivery:
     """What the broker numbers it by in its queue; the one name of a message whose sender gave it no id."""
     subject: str = ""
     content_type: str = ""
+    dead: tuple[str, str] | None = None
+    """Reason and description, where it was decided already that it is to be dead-lettered."""
     unreadable: str = ""
     """Why its body cannot be read, where it is no bytes and no text."""
     original: Callable[[], bytes | None] | None = field(default=None, compare=False)
@@ -55,6 +57,8 @@ class Outgoing:
     """The id its sender gave it, where the broker knows it by another one."""
     original: Callable[[], bytes | None] | None = field(default=None, compare=False)
     """Of what it is a copy: what is said here is changed in it, all else is kept."""
+    dead: tuple[str, str] | None = None
+    """Why it is to be dead-lettered, where whoever handles it could do no more than send it."""
     alive_since: datetime | None = None
     """From when on the original's time to live counts; None gives the copy all of it again."""
 
@@ -127,6 +131,8 @@ class Dead:
     native: Any
     place: str = ""
     """What tells it from another one with the same message id."""
+    expires_at: datetime | None = None
+    """When the broker removes it; None is never."""
 
 
 class DeadLetters(Protocol):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError, ServiceBusError
 
 from runonce.errors import TransportError
-from runonce.transports.bus_messages import add_to
+from runonce.transports.bus_messages import LONGEST_REASON, add_to
 from runonce.transports.bus_receiver import (
     Receiver,
     ServiceBusOriginals,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 OPENING = 5.0
 """Seconds a fresh receiver gets for its first messages: opening the link counts into the wait."""
-LONGEST_REASON = 4096
-"""Characters of a dead letter's reason and description (Service Bus' own limit)."""
 
 logging.getLogger("azure.servicebus").setLevel(logging.WARNING)
 
@@ -246,10 +244,14 @@ class ServiceBusDeadLetters:
 
 
 def _dead(receiver: Receiver, native: ServiceBusReceivedMessage) -> Dead:
+    delivery = received_by(receiver, native)
+    reason, description = native.dead_letter_reason, native.dead_letter_error_description
+    if delivery.dead is not None:  # the broker knows only how often it was delivered
+        reason, description = delivery.dead
     return Dead(
-        delivery=received_by(receiver, native),
-        reason=str(native.dead_letter_reason or ""),
-        description=str(native.dead_letter_error_description or ""),
+        delivery=delivery,
+        reason=str(reason or ""),
+        description=str(description or ""),
         dead_at=None,
         native=(receiver, native),
         place=f"{receiver.source[1] or ''}/{native.sequence_number}",

@@ -18,7 +18,7 @@ from azure.storage.queue import QueueClient
 from runonce.errors import TransportError
 from runonce.stores.azure.clients import QUICK, make_client
 from runonce.stores.columns import to_text
-from runonce.transports.envelope import unwrap, wrap
+from runonce.transports.envelope import decoded, unwrap, wrap
 from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
@@ -39,6 +39,8 @@ AT_ONCE = 32
 """Messages in one receive (Azure's limit)."""
 FIRST_POLL, LONGEST_POLL = 0.1, 1.0
 TAKEN_FOR = 30
+LAST_YEAR = 9000
+"""A message that never expires does so in the year 9999, as Azure says it."""
 
 
 @contextmanager
@@ -171,7 +173,9 @@ class StorageInbox:
         native = received.native
         match settlement:
             case DeadLetter(reason, description):
-                put_aside(self._sender, self._queue, received, reason, description)
+                put_aside(
+                    self._sender, self._queue, received.delivery, reason, description, str(native.content)
+                )
             case Reschedule(delay):
                 self._hide(native, delay, "sending back")
                 return
@@ -216,9 +220,10 @@ class StorageInbox:
         self._sender.close()
 
 
-def put_aside(sender: StorageSender, queue: str, received: Received, reason: str, description: str) -> None:
-    """Put a message into the poison queue with its reason; one with no room for that as it came."""
-    delivery = received.delivery
+def put_aside(
+    sender: StorageSender, queue: str, delivery: Delivery, reason: str, description: str, text: str
+) -> None:
+    """Put a message into the poison queue with its reason; one with no room for that as it came, which is `text`."""
     message = Outgoing(
         delivery.body,
         delivery.message_id,
@@ -231,9 +236,7 @@ def put_aside(sender: StorageSender, queue: str, received: Received, reason: str
         wrap(message, reason=reason, description=description[:length], dead_at=to_text(_now()))
         for length in (4000, 200, 0)
     )
-    sender.put(
-        queue + POISON, next((text for text in forms if len(text) <= LARGEST), str(received.native.content))
-    )
+    sender.put(queue + POISON, next((form for form in forms if len(form) <= LARGEST), text))
 
 
 def delete(client: QueueClient, native: Any) -> None:
@@ -302,7 +305,13 @@ def _dead(native: Any, handler: Handler) -> Dead:
     reason, description = (str(envelope.get(name, "")) for name in ("reason", "description"))
     if not reason:
         description = "put here by the Functions host after its last delivery"
-    return Dead(delivery, reason, description, native.inserted_on, native, str(native.id))
+        if decoded(str(native.content).encode()) is None:
+            description += "; it is no Base64, which host.json's messageEncoding says it must be"
+    expires = native.expires_on
+    kept = expires is None or expires.year > LAST_YEAR
+    return Dead(
+        delivery, reason, description, native.inserted_on, native, str(native.id), None if kept else expires
+    )
 
 
 def _now() -> datetime:

@@ -585,6 +585,12 @@ def test_what_the_functions_host_put_aside_has_no_reason(storage_pipe: StoragePi
     assert (ours.delivery.body, ours.delivery.message_id, ours.reason) == (BODY, "m-1", "")
     assert (plain.delivery.body, plain.reason) == (b"plain", "")
     assert "Functions host" in plain.description
+    assert "no Base64" in plain.description
+    assert "no Base64" not in ours.description
+    in_a_week = datetime.now(UTC) + timedelta(days=7)
+    for dead in (ours, plain):
+        assert dead.expires_at is not None
+        assert abs(dead.expires_at - in_a_week) < timedelta(minutes=1)
 
 
 # -- Service Bus alone -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from runonce.clock import SystemClock
 from runonce.execution.lease import Lease
 from runonce.execution.registry import Registry
+from runonce.messages.dead_letters import view
 from runonce.runs.claim import Claim, claim
 from runonce.runs.definition import scheduled
 from runonce.runs.rows import decode_job, job_key, key_range
@@ -19,8 +20,10 @@ from runonce.runs.table import read_run
 from runonce.settings import LeaseTerms
 from runonce.stores.azure.stores import azure_stores
 from runonce.stores.columns import to_text
+from runonce.transports.storage import StorageTransport
 from tests.support.functions_app import ROOT, environment, make_app
 from tests.support.functions_worker import AppRefusedError, FunctionsHost, queue, timer
+from tests.support.messages import handling
 from tests.support.namespaces import fresh_settings
 
 if TYPE_CHECKING:
@@ -120,6 +123,11 @@ async def take_async(message: Message) -> None:
 def registry(settings: Settings, stores: Stores) -> Registry:
     """The same storage, seen from the test."""
     return Registry(stores.runs, settings.namespace, SystemClock(), "test")
+
+
+def registry_of_claims(settings: Settings, stores: Stores) -> Registry:
+    """The messages' claims."""
+    return Registry(stores.claims, settings.namespace, SystemClock(), "test")
 
 
 @pytest.fixture(scope="module")
@@ -343,17 +351,26 @@ def test_an_async_handler_takes_messages(host: FunctionsHost) -> None:
     assert done.said("taken too")
 
 
-def test_a_message_that_cannot_be_handled_fails_its_delivery(host: FunctionsHost) -> None:
-    """A permanent failure raises at each delivery, so that the broker puts the message aside."""
-    first = host.invoke("take", queue('{"id": 2, "fail": true}'))
-    again = host.invoke("take", queue('{"id": 2, "fail": true}', dequeue_count=2))
-    keyless = host.invoke("take", queue('{"ID": 3}'))
-    assert not first.success
-    assert "no such address" in first.exception
-    assert not again.success
-    assert not again.said("taken")
-    assert not keyless.success
-    assert "no field 'id'" in keyless.exception
+def test_a_message_that_cannot_be_handled_is_put_aside_at_once(
+    host: FunctionsHost, module_settings: Settings, stores: Stores
+) -> None:
+    """On its first delivery it is put into the poison queue, for ever, with its reason, which is logged."""
+    large = json.dumps({"ID": "x" * 48_000})
+    for body, said in (
+        ('{"id": 2, "fail": true}', "no such address"),
+        ('{"ID": 3}', "no field 'id'"),
+        (large, "'id'"),
+    ):
+        done = host.invoke("take", queue(body))
+        assert done.success, done.exception
+        assert done.said(said)
+    take = handling(queue=f"functions-{module_settings.namespace}", name="take")
+    letters = StorageTransport(module_settings.storage, 30).dead_letters(take)
+    views = [view(registry_of_claims(module_settings, stores), take, dead) for dead in letters.peek(10)]
+    letters.close()
+    assert [one.reason for one in views] == ["Failed", "MissingKey", "MissingKey"]
+    assert [one.dead.expires_at for one in views] == [None] * 3
+    assert [one.dead.delivery.body.decode() for one in views][2] == large
 
 
 def test_the_shipped_app_starts_as_a_placeholder_does(settings: Settings) -> None:

@@ -197,30 +197,41 @@ def test_a_transient_error_sends_a_copy_and_the_invocation_succeeds(
     assert effect["attempt"] == 2
 
 
-def test_a_permanent_error_fails_each_delivery_at_the_cost_of_one_read(
-    host: FunctionsHost, module_settings: Settings, stores: Stores
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [({"id": "permanent", "fail": "permanent"}, "no such customer"), ({"ID": 1}, "no field 'id'")],
+)
+def test_a_message_that_cannot_be_handled_is_dead_lettered_with_its_reason(
+    host: FunctionsHost, pipe: BusPipe, body: dict[str, Any], said: str
 ) -> None:
-    """The first delivery runs and raises; each further one raises at once, until the broker puts it aside."""
-    body = {"id": "permanent", "fail": "permanent"}
-    first = deliver(host, body)
-    assert (first.success, first.said("taking")) == (False, True)
-    assert "no such customer" in first.exception
-    before = row_of(module_settings, stores, "permanent")
-    for count in (2, 3, 4, 5):
-        again = deliver(host, body, count=count)
-        assert (again.success, again.said("taking")) == (False, False)
-        assert "no such customer" in again.exception
-    after = row_of(module_settings, stores, "permanent")
-    assert after == before
-    assert (after.state, after.attempt) == (State.FAILED, 1)
-
-
-def test_a_message_without_its_key_fails_with_the_remedy(host: FunctionsHost) -> None:
-    """It runs nothing, and says what to correct."""
-    done = host.invoke("take", servicebus({"ID": 1}))
-    assert not done.success
-    assert "MissingKey" in done.exception
-    assert "no field 'id'" in done.exception
+    """The first delivery completes; its copy raises whenever it comes, runs nothing, and keeps the reason."""
+    first = host.invoke("take", servicebus(body, message_id="m-dead"))
+    assert first.success, first.exception
+    assert first.said(said)
+    inbox = pipe.inbox(make_handler("invoices"))
+    [received] = receive(inbox)
+    copy = received.delivery
+    assert copy.dead is not None
+    again = host.invoke(
+        "take",
+        servicebus(
+            copy.body,
+            message_id=copy.message_id,
+            properties={"runonce-dead": "Failed", "runonce-dead-why": said},
+        ),
+    )
+    assert (again.success, again.said("taking")) == (False, False)
+    assert said in again.exception
+    native = received.native[1]
+    received.native[0].call(
+        "dead-lettering", lambda r: r.dead_letter_message(native, reason="MaxDeliveryCountExceeded")
+    )
+    letters = pipe.dead_letters(make_handler("invoices"))
+    [dead] = letters.take(5)
+    assert dead.reason in ("Failed", "MissingKey")
+    assert said in dead.description
+    assert dead.delivery.sent_as == "m-dead"
+    letters.remove(dead)
 
 
 def test_follow_ups_go_out_with_the_record(host: FunctionsHost, pipe: BusPipe) -> None:

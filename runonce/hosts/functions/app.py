@@ -14,6 +14,7 @@ from __future__ import annotations
 import concurrent.futures.thread
 import logging
 import os
+import signal
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,7 +24,8 @@ import azure.functions as func
 from runonce.errors import JobFileError, RunonceError, SettingsError
 from runonce.execution.loop import close_body_loop
 from runonce.execution.threads import start_thread
-from runonce.hosts.functions.handlers import add_handler
+from runonce.hosts.functions.handlers import add_handler, give_up
+from runonce.hosts.functions.host_port import watch_host
 from runonce.hosts.functions.startup import left_out, look, tell
 from runonce.hosts.manifest import RECOVERY, RECOVERY_TIMER, REQUESTS
 from runonce.hosts.runtime import Runtime
@@ -49,7 +51,9 @@ LAST_WORDS = 0.5
 """Seconds for the responses of drained runs to leave the worker before it ends."""
 PATIENCE = 8.0
 """Seconds after the first sign of a stop that the worker ends at the latest; the host ends it after ten."""
-RECORDING = 2.0
+HOST_GONE = 0
+"""In the place of a signal's number: the host's port refuses."""
+RECORDING = 2.5
 """Seconds of them for recording what did not stop and releasing its lease."""
 
 
@@ -84,7 +88,7 @@ def make_app(root: Path) -> func.FunctionApp:
     app.function_name(REQUESTS)(requests(_requests(runtime.dispatcher)))
     for text in [*said, *map(str, runtime.found.broken)]:
         tell(text)
-    _stop_on_signals(runtime)
+    _stop_when_told(runtime)
     return app
 
 
@@ -140,8 +144,8 @@ def _report(result: Result | None) -> None:
         raise JobFailedError(text) from result.error
 
 
-def _stop_on_signals(runtime: Runtime) -> None:
-    """On SIGTERM or Ctrl-C tell the runs, wait for them, release every lease, and end the process."""
+def _stop_when_told(runtime: Runtime) -> None:
+    """On SIGTERM, Ctrl-C or the host's own end tell what runs, wait for it, give back the rest, end the process."""
     dispatcher = runtime.dispatcher
     timeout = min(runtime.settings.shutdown_timeout, PATIENCE - RECORDING - LAST_WORDS)
     told = threading.Event()
@@ -156,14 +160,22 @@ def _stop_on_signals(runtime: Runtime) -> None:
     def stop(number: int) -> None:
         started = runtime.clock.elapsed()
         drained = dispatcher.drain(timeout)
-        if runtime.found.handlers:
-            runtime.deliverer.drain(timeout - (runtime.clock.elapsed() - started))
+        left = max(0.0, timeout - (runtime.clock.elapsed() - started))
+        if runtime.found.handlers and not runtime.deliverer.drain(left):
+            giving = start_thread(lambda: give_up(runtime), "runonce-give-up")
+        else:
+            giving = None
         if not drained:
             dispatcher.abandon()
+        if giving is not None:
+            giving.join(RECORDING)
+        if number == HOST_GONE:
+            return  # it still hands over what it had fetched, which is given back
         # As long as that takes, and no longer than the last words.
         start_thread(close_body_loop, "runonce-close")
         _end_after(LAST_WORDS, number)
 
+    watch_host(os.environ, lambda: shut_down(HOST_GONE))
     try:
         listen(shut_down)
     except ValueError:
@@ -176,7 +188,7 @@ def _stop_on_signals(runtime: Runtime) -> None:
 
 def _end_after(seconds: float, number: int) -> None:
     threading.Event().wait(seconds)
-    end_process(128 + number)
+    end_process(128 + (number or signal.SIGTERM))
 
 
 def _forget_the_pool() -> None:

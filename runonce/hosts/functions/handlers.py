@@ -1,8 +1,9 @@
 """The Functions host's part for handlers: one trigger for each, and a settlement as that host knows it.
 
 A Python function settles by how it ends: returning completes the message, raising abandons it. So a message to
-come later is sent anew before the function returns. One that is to be dead-lettered raises each time it comes:
-its claim says so already, which costs one read, and the broker's delivery count puts it aside.
+come later is sent anew before the function returns. One that is dead is put into a Storage queue's poison queue with
+its reason. A queue of Service Bus takes nothing into its dead letters but what it delivered, so a copy is sent that
+carries the reason and raises whenever it comes, which costs no call; the broker then puts that aside.
 
 Every trigger is BINARY. For any other the host parses the body and lays its top-level fields over the message's own
 metadata, so that a field named `id` in two bodies would make two messages one.
@@ -10,18 +11,20 @@ metadata, so that a field named `id` in two bodies would make two messages one.
 
 from __future__ import annotations
 
+import base64
 import logging
+import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import azure.functions as func
 
 from runonce.errors import RunonceError, SettingsError
 from runonce.execution.turns import Turns
 from runonce.hosts.runtime import check_transport
-from runonce.transports.copies import copy_of
+from runonce.transports.copies import copy_of, dead_copy
 from runonce.transports.protocols import Delivery
 from runonce.transports.settlement import DeadLetter, Reschedule, Settlement
 
@@ -36,7 +39,7 @@ log = logging.getLogger("runonce.functions")
 
 
 class DeadLetteredError(RunonceError):
-    """The message cannot be handled; it goes to the dead letters after its last delivery."""
+    """The message cannot be handled; the broker puts it among the dead letters after its last delivery."""
 
 
 def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> None:
@@ -47,6 +50,7 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
     """
     settings = runtime.settings
     check_transport(settings, handler)
+    turns = Turns(handler.concurrency, runtime.stop)
     if settings.transport == "storage":
         trigger = app.queue_trigger(
             arg_name="message",
@@ -54,7 +58,7 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
             connection=settings.storage.setting,
             data_type=func.DataType.BINARY,
         )
-        app.function_name(handler.name)(trigger(_function(runtime, handler, from_storage)))
+        app.function_name(handler.name)(trigger(_function(runtime, handler, turns, from_storage)))
         return
     connection = settings.servicebus
     if connection is None:
@@ -90,44 +94,81 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
                 connection=connection.setting,
                 data_type=func.DataType.BINARY,
             )
-        app.function_name(name)(trigger(_function(runtime, handler, read)))
+        app.function_name(name)(trigger(_function(runtime, handler, turns, read)))
 
 
-def _function(runtime: Runtime, handler: Handler, read: Callable[[Any], Delivery]) -> Callable[..., Any]:
+def _function(
+    runtime: Runtime, handler: Handler, turns: Turns, read: Callable[[Any], Delivery]
+) -> Callable[..., Any]:
     """The function the worker calls; its parameter's annotation tells the worker what to make of the message."""
-    turns = Turns(handler.concurrency, runtime.stop)
 
     # A plain function for an async handler too: its body has a loop of its own, and nothing waits on the worker's.
     def handle(message: Any) -> None:
         delivery = read(message)
         with turns.one() as turn:
-            _settle(runtime, handler, delivery, runtime.deliverer.deliver(handler, delivery, turn))
+            settle(runtime, handler, delivery, runtime.deliverer.deliver(handler, delivery, turn))
 
     kind = func.QueueMessage if read is from_storage else func.ServiceBusMessage
     handle.__annotations__ = {"message": kind, "return": None}
     return handle
 
 
-def _settle(runtime: Runtime, handler: Handler, delivery: Delivery, settlement: Settlement) -> None:
+def settle(runtime: Runtime, handler: Handler, delivery: Delivery, settlement: Settlement) -> None:
+    """Do what a settlement says, as far as it is not done by returning.
+
+    Whatever is sent is sent before this one is completed; if that fails the function raises, and the broker keeps it.
+
+    Raises:
+        DeadLetteredError: Service Bus shall dead-letter this delivery.
+        TransportError: The broker did not answer.
+    """
     match settlement:
         case Reschedule(delay):
-            # Sent before this one is completed; if that fails the function raises, and the broker keeps it.
             runtime.sender.send(handler.queue, [copy_of(handler, delivery, delay)])
         case DeadLetter(reason, description):
-            raise DeadLetteredError(f"{reason}: {description}")
+            _put_aside(runtime, handler, delivery, reason, description)
+
+
+def _put_aside(runtime: Runtime, handler: Handler, delivery: Delivery, reason: str, description: str) -> None:
+    if delivery.dead is not None:
+        raise DeadLetteredError(f"{reason}: {description}")  # once for each delivery that the broker allows
+    if runtime.settings.transport == "servicebus":
+        runtime.sender.send(handler.queue, [dead_copy(handler, delivery, reason, description)])
+        return
+    from runonce.transports.storage import StorageSender, put_aside  # noqa: PLC0415 - only where they are used
+
+    original = delivery.original() if delivery.original else None
+    text = (original or base64.b64encode(delivery.body)).decode()
+    put_aside(cast("StorageSender", runtime.sender), handler.queue, delivery, reason, description, text)
+
+
+def give_up(runtime: Runtime) -> None:
+    """Give back what did not heed the stop; to be called only right before the process ends, as `abandon`."""
+    for working in runtime.deliverer.running:
+        try:
+            settlement = runtime.deliverer.finish(working, None, SystemExit())
+            # What is held as unknown now comes back with its message, and is put aside then.
+            if working.handler.on_abandoned != "hold":
+                settle(runtime, working.handler, working.delivery, settlement)
+        except RunonceError as error:
+            log.warning(
+                "handler %s: not given back, it comes again by itself: %s", working.handler.name, error
+            )
 
 
 def from_storage(message: func.QueueMessage) -> Delivery:
     """A Storage queue's message as the transport's own inbox would deliver it."""
     from runonce.transports.envelope import unwrap  # noqa: PLC0415 - only where Storage queues are used
 
-    delivery, _ = unwrap(
-        message.get_body(),
-        message_id=message.id or "",
+    body = message.get_body()
+    delivery, envelope = unwrap(
+        body,
+        message_id=message.id or _by_hand(),
         delivery_count=message.dequeue_count or 1,
         enqueued_at=_aware(message.insertion_time),
     )
-    return delivery
+    # The host has decoded it, and reads nothing but Base64.
+    return delivery if envelope else replace(delivery, original=lambda: base64.b64encode(body))
 
 
 def from_servicebus(message: func.ServiceBusMessage) -> Delivery:
@@ -138,7 +179,7 @@ def from_servicebus(message: func.ServiceBusMessage) -> Delivery:
     own = take_own(properties)
     return Delivery(
         body=message.get_body(),
-        message_id=message.message_id or "",
+        message_id=message.message_id or ("" if message.sequence_number else _by_hand()),
         delivery_count=message.delivery_count or 1,
         enqueued_at=_aware(message.enqueued_time_utc),
         correlation_id=message.correlation_id or "",
@@ -148,6 +189,11 @@ def from_servicebus(message: func.ServiceBusMessage) -> Delivery:
         content_type=message.content_type or "",
         **own,
     )
+
+
+def _by_hand() -> str:
+    """An id for what no queue delivered: the portal's Test/Run."""
+    return f"by-hand-{uuid.uuid4().hex[:8]}"
 
 
 def _aware(instant: datetime | None) -> datetime | None:

@@ -62,7 +62,7 @@ def _host_json(root: Path, runtime: Runtime) -> list[str]:
         return []  # then the host itself has said so
     found, jobs = runtime.found, runtime.jobs
     findings = check_host_json(
-        text, os.environ, jobs.values(), found.handlers.values(), runtime.settings.transport
+        text, os.environ, found.jobs.values(), found.handlers.values(), runtime.settings.transport
     )
     if fatal := [finding.text for finding in findings if finding.fatal]:
         raise SettingsError("\n".join(fatal))

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 import types
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,9 +15,11 @@ from runonce.messages.deliver import Deliverer
 from runonce.transports.settlement import DeadLetter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from runonce.messages.definition import Handler
+    from runonce.transports.protocols import Outgoing
 
 HANDLERS = """
     from runonce import Message, PermanentError, handler
@@ -271,6 +274,42 @@ def test_a_replay_of_what_took_effect_is_refused(cli: CommandLine) -> None:
     assert cli.transport.bodies("invoices/dead") == [b'{"id": 1}']
     assert cli("dead-letters", "purge", "send_invoice", "--all", "--yes").exit_code == 0
     assert cli.transport.bodies("invoices/dead") == []
+
+
+def test_a_dead_letter_that_cannot_be_sent_keeps_no_other_back(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named and stays where it was, also for --all; the others are replayed, and the exit code says so."""
+    put_aside(cli, *(f'{{"id": {n}, "bad": true}}' for n in range(3)))
+    sender = cli.context().runtime.sender
+    send = sender.send
+
+    def refuses(entity: str, messages: Sequence[Outgoing]) -> None:
+        if b'"id": 1' in messages[0].body:
+            raise TransportError("it takes 65712 bytes in Base64, over 65536")
+        send(entity, messages)
+
+    monkeypatch.setattr(type(sender), "send", lambda _, entity, messages: refuses(entity, messages))
+    result = cli("dead-letters", "replay", "send_invoice", "--all")
+    assert (result.exit_code, result.stdout) == (4, "send_invoice: 2 dead letters replayed\n")
+    assert "over 65536" in result.stderr
+    assert cli.transport.bodies("invoices/dead") == [b'{"id": 1, "bad": true}']
+
+
+def test_a_dead_letter_that_expires_is_warned_of(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the Functions host put aside is removed after a week; the list says when."""
+    put_aside(cli, '{"id": 1, "bad": true}')
+    letters = type(cli.transport.dead_letters(cli.context().handler("send_invoice")))
+    peek = letters.peek
+    expires = cli.clock.now() + timedelta(days=6)
+    monkeypatch.setattr(
+        letters, "peek", lambda self, limit: [replace(one, expires_at=expires) for one in peek(self, limit)]
+    )
+    result = cli("dead-letters", "list", "send_invoice", columns=200)
+    assert "removed in 6 d" in result.stdout
+    assert "put aside by the Functions host" in result.stderr
+    [one] = cli.json("dead-letters", "list", "send_invoice")["dead_letters"]
+    assert one["expires_at"] == expires.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def test_purge_removes_only_what_was_named(cli: CommandLine) -> None:

@@ -46,7 +46,7 @@ def wrong(message: Message) -> None:
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNONCE_STORAGE", "UseDevelopmentStorage=true")
-    monkeypatch.setattr("runonce.hosts.functions.app._stop_on_signals", lambda _: None)
+    monkeypatch.setattr("runonce.hosts.functions.app._stop_when_told", lambda _: None)
     monkeypatch.setattr("runonce.hosts.functions.startup._answers", lambda *_: True)
 
 

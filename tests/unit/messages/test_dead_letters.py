@@ -10,7 +10,9 @@ from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_o
 
 from runonce.errors import PermanentError, StoreError, StoreUnavailableError, TransportError
 from runonce.messages.dead_letters import replay, view
-from runonce.messages.rows import State
+from runonce.messages.rows import State, place
+from runonce.stores.columns import encode
+from runonce.stores.protocols import Replace
 from runonce.testing import Complete, DeadLetter, Reschedule, Workbench
 from runonce.transports.copies import copy_of
 from runonce.transports.protocols import Dead, Delivery
@@ -359,3 +361,35 @@ def test_a_view_of_a_message_without_a_claim(bench: Workbench) -> None:
     assert (bad.key, bad.row, bad.reason) == ("", None, "NotJson")
     unseen = view(ownership(bench), handling(), letter(reason=""))
     assert (unseen.key, unseen.row, unseen.reason) == (KEY, None, "MaxDeliveryCountExceeded")
+
+
+@pytest.mark.parametrize("counted", ["", "MaxDeliveryCountExceeded"])
+def test_what_was_put_aside_without_a_reason_is_judged_once_more(bench: Workbench, counted: str) -> None:
+    """Body and claim tell what the broker, or the Functions host, could not: one reason for each state."""
+    one, _ = failed(bench)
+    registry = ownership(bench)
+
+    def told(of: Delivery | None = None) -> tuple[str, str]:
+        shown = view(registry, one, letter(of, counted))
+        return shown.reason, shown.description
+
+    assert told() == ("Failed", "PermanentError: no such customer")
+    other = {"id": KEY, "n": 2}
+    assert told(delivery(other))[0] == "KeyReused"
+    assert told(delivery(b"no json"))[0] == "NotJson"
+    assert told(delivery({"ID": 1}))[0] == "MissingKey"
+    assert told(delivery({"id": "never"})) == ("MaxDeliveryCountExceeded", "it says here")
+    row = row_of(bench, one)
+    for state, abandoned, reason in (
+        (State.FAILED, 5, "Abandoned"),
+        (State.UNKNOWN, 1, "Unknown"),
+        (State.DONE, 0, "Done"),
+        (State.CLAIMED, 0, "MaxDeliveryCountExceeded"),
+    ):
+        at = place(registry.namespace, one.entity, one.name, KEY)
+        read = registry.table.get(*at)
+        assert read is not None
+        changed = replace(row, state=state, abandoned=abandoned, finished_at=bench.clock.now())
+        registry.table.commit(at[0], [Replace(at[1], encode(changed), read.etag)])
+        assert told()[0] == reason
+    assert view(registry, one, letter(reason="TooLarge")).reason == "TooLarge"  # who knew is believed
