@@ -80,8 +80,8 @@ class Sizes:
     recovery: tuple[float, float]
 
     @classmethod
-    def by_default(cls) -> Sizes:
-        """As the parameter files have it."""
+    def by_default(cls, recovery: dict[str, Any]) -> Sizes:
+        """As the parameter files have it; recovery's is the manifest's where a job asks for one."""
         text = "".join(
             (HERE / f"{name}.parameters.json").read_text(encoding="utf-8") for name in ("main", "jobs")
         )
@@ -90,7 +90,12 @@ class Sizes:
         def pair(name: str) -> tuple[float, float]:
             return float(value[f"{name}_CPU"]), float(value[f"{name}_MEMORY"].removesuffix("Gi"))
 
-        return cls(int(value["INSTANCE_MEMORY_MB"]) / 1024, pair("JOBS"), pair("RECOVERY"))
+        asked = (
+            (float(recovery["cpu"]), float(recovery["memory"].removesuffix("Gi")))
+            if recovery["cpu"]
+            else None
+        )
+        return cls(int(value["INSTANCE_MEMORY_MB"]) / 1024, pair("JOBS"), asked or pair("RECOVERY"))
 
 
 def recovery(path: str, sizes: Sizes, prices: dict[str, Any]) -> Use:
@@ -241,7 +246,7 @@ def main() -> None:
     manifest, prices = (
         json.loads(file.read_text(encoding="utf-8")) for file in (given.manifest, given.prices)
     )
-    print("\n".join(table(manifest, prices, Sizes.by_default(), given.run_seconds)))
+    print("\n".join(table(manifest, prices, Sizes.by_default(manifest["recovery"]), given.run_seconds)))
 
 
 if __name__ == "__main__":

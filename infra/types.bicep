@@ -12,6 +12,7 @@ type scheduledJob = {
   resource: string
   summary: string
   schedule: string
+  schedule_setting: string
   time_zone: string
   functions_timer: string
   container_apps_cron: string

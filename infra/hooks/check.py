@@ -30,7 +30,7 @@ def problems(env: dict[str, str]) -> list[str]:
     """What stands against provisioning, each with its remedy."""
     if sys.version_info < (3, 11):  # noqa: UP036 - whatever Python is there runs this
         return [f"Python {sys.version.split()[0]} is too old: put Python 3.11 or newer first on the PATH."]
-    return [*_path(env), *_namespace(env), *_provider(env), *packed(), *_manifest()]
+    return [*_path(env), *_namespace(env), *_schedules(env), *_provider(env), *packed(), *_manifest()]
 
 
 def hosting_path(env: dict[str, str]) -> str:
@@ -47,6 +47,20 @@ def _path(env: dict[str, str]) -> list[str]:
         return []
     refused = [job["container_apps_refusal"] for job in _listed("jobs") if job["container_apps_refusal"]]
     return [f"HOSTING_PATH=jobs cannot take every job. {refusal}" for refusal in refused]
+
+
+def _schedules(env: dict[str, str]) -> list[str]:
+    """Settings that give a schedule which Container Apps would not have."""
+    if hosting_path(env) == "functions":
+        return []
+    given = {job["name"]: env.get(job.get("schedule_setting", ""), "").strip() for job in _listed("jobs")}
+    return [
+        f"{job['schedule_setting']}={given[job['name']]!r} is not the schedule that {job['name']} is deployed with on "
+        f"Container Apps, which is the manifest's ({job['schedule']}): write it as default= in the code, run "
+        f"`python -m runonce manifest`, and take the setting away (azd env set {job['schedule_setting']} '')."
+        for job in _listed("jobs")
+        if given[job["name"]] and " ".join(given[job["name"]].split()) != job["schedule"]
+    ]
 
 
 def _namespace(env: dict[str, str]) -> list[str]:

@@ -40,9 +40,21 @@ def show_hosts(job: ScheduledJob, start: datetime, host: Host, *, as_json: bool)
             raise typer.Exit(Exit.CONFIGURATION)
 
 
+def origin(job: ScheduledJob) -> str:
+    """What is said behind a schedule that a setting gives."""
+    return "" if job.setting is None else f", {job.setting}"
+
+
+def setting_json(job: ScheduledJob) -> dict[str, str]:
+    """The same with `--json`: the setting's name, where the schedule is not the code's."""
+    return {} if job.setting is None else {"schedule_setting": job.setting.name}
+
+
 def _table(job: ScheduledJob, made: Comparison) -> None:
     zone, console = job.schedule.time_zone, output.console()
-    console.print(output.styled((job.name, "bold"), (f"  {job.schedule.expression}  {zone}", "")))
+    console.print(
+        output.styled((job.name, "bold"), (f"  {job.schedule.expression}  {zone}{origin(job)}", ""))
+    )
     console.print(f"Functions       {made.functions}  UTC")
     console.print(f"Container Apps  {made.container_apps or 'cannot be said in its five fields'}  UTC")
     change = made.clocks_change
@@ -72,6 +84,7 @@ def _json(job: ScheduledJob, made: Comparison) -> dict[str, Any]:
     return {
         "job": job.name,
         "schedule": job.schedule.expression,
+        **setting_json(job),
         "time_zone": job.schedule.time_zone,
         "functions_timer": made.functions,
         "container_apps_cron": made.container_apps,

@@ -11,7 +11,7 @@ from runonce.cli.app import LOOK, JobName, Json, command, read_at
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
 from runonce.cli.handlers import listed_handlers, print_handlers
-from runonce.cli.hosts import Host, show_hosts
+from runonce.cli.hosts import Host, origin, setting_json, show_hosts
 from runonce.hosts.discover import Discovered
 from runonce.runs.definition import ScheduledJob
 from runonce.schedules.schedule import Schedule
@@ -65,7 +65,7 @@ def _jobs_table(jobs: list[ScheduledJob], found: Discovered, now: datetime) -> A
             output.styled(
                 (job.name, "bold"), (f"\n{job.summary or found.files[job.name].as_posix()}", "dim")
             ),
-            output.styled((job.schedule.expression, ""), (f"\n{job.schedule.time_zone}", "dim")),
+            output.styled((job.schedule.expression, ""), (f"\n{job.schedule.time_zone}{origin(job)}", "dim")),
             "never"
             if upcoming is None
             else output.styled(
@@ -83,6 +83,7 @@ def _listed(job: ScheduledJob, file: str, now: datetime) -> dict[str, Any]:
         "summary": job.summary,
         "file": file,
         "schedule": job.schedule.expression,
+        **setting_json(job),
         "time_zone": job.schedule.time_zone,
         "kind": KINDS[job.schedule.is_interval][0],
         "next_fire_time": job.schedule.next(now),
@@ -137,7 +138,11 @@ def next_fire_times(
         output.print_json(_fire_times_json(found, fire_times))
         return
     console = output.console()
-    console.print(output.styled((found.name, "bold"), (f"  {schedule.expression}  {schedule.time_zone}", "")))
+    console.print(
+        output.styled(
+            (found.name, "bold"), (f"  {schedule.expression}  {schedule.time_zone}{origin(found)}", "")
+        )
+    )
     console.print(f"{KINDS[schedule.is_interval][1]}\n")
     console.print(_fire_times_table(schedule, fire_times, now))
     if len(fire_times) < count:
@@ -149,6 +154,7 @@ def _fire_times_json(job: ScheduledJob, fire_times: list[datetime]) -> dict[str,
     return {
         "job": job.name,
         "schedule": schedule.expression,
+        **setting_json(job),
         "time_zone": schedule.time_zone,
         "kind": KINDS[schedule.is_interval][0],
         "fire_times": [

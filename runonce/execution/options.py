@@ -27,6 +27,18 @@ MAX_ABANDONED = 5
 """A run whose host died this often is not tried again: the job itself may be what kills its hosts."""
 
 
+CPU_STEP, MOST_CPU, MEMORY_OF_A_CPU = 0.25, 4.0, 2
+"""Cores that Container Apps' consumption profile takes, and GiB for each: 0.25 and 0.5Gi to 4 and 8Gi."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What an execution on Container Apps has: cores, and memory such as "1Gi"."""
+
+    cpu: float
+    memory: str
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How often a failed run is tried again, and after how long (seconds; doubled each time, up to an hour)."""
@@ -77,6 +89,29 @@ def checked_whole(job: str, option: str, value: object, low: int, high: int) -> 
     """DefinitionError unless the value is a whole number from low to high."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise DefinitionError(f"Job {job!r}: {option}={value!r} must be a whole number from {low} to {high}.")
+
+
+def checked_size(job: str, cpu: object, memory: object) -> Size | None:
+    """The size of one or both, None for neither; DefinitionError unless it is one that Container Apps takes."""
+    if cpu is None and memory is None:
+        return None
+    asked = [cpu] if cpu is not None else []
+    if memory is not None:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)Gi", memory) if isinstance(memory, str) else None
+        asked.append(None if match is None else float(match[1]) / MEMORY_OF_A_CPU)
+    cores = asked[0]
+    if (
+        isinstance(cores, int | float)
+        and not isinstance(cores, bool)
+        and 0 < cores <= MOST_CPU
+        and cores % CPU_STEP == 0
+        and asked.count(cores) == len(asked)
+    ):
+        return Size(float(cores), f"{cores * MEMORY_OF_A_CPU:g}Gi")
+    raise DefinitionError(
+        f"Job {job!r}: cpu={cpu!r}, memory={memory!r} is no size that Container Apps takes: give cpu, a multiple of "
+        f'{CPU_STEP:g} up to {MOST_CPU:g}, or memory, {MEMORY_OF_A_CPU} Gi for each core: cpu=1 or memory="2Gi".'
+    )
 
 
 def checked_seconds(job: str, option: str, value: object, most: timedelta = timedelta(days=7)) -> float:

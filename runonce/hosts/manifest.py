@@ -22,6 +22,7 @@ from runonce.settings import Settings, StorageConnection
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from runonce.execution.options import Size
     from runonce.hosts.discover import Discovered
     from runonce.messages.definition import Handler
     from runonce.runs.definition import ScheduledJob
@@ -87,6 +88,8 @@ def make_manifest(found: Discovered, at: datetime) -> dict[str, Any]:
                 _timeout(limit) for limit in (MAX_RUNTIME, *(job.max_runtime for job in jobs))
             ),
             "replica_retry_limit": RECOVERY_TRIES,
+            # It runs in itself what is to be tried again, so it has what the largest of them asks for.
+            **_size(max((job.size for job in jobs if job.size), key=lambda size: size.cpu, default=None)),
         },
         "storage": {
             "containers": sorted([defaults.lease_container, defaults.data_container]),
@@ -127,17 +130,21 @@ def _settings(defaults: Settings) -> dict[str, str]:
 
 def _job(job: ScheduledJob, resource: str, at: datetime) -> dict[str, Any]:
     cron, refusal = "", ""
+    schedule = job.schedule
+    if job.setting is not None and job.setting.default is not None:
+        schedule = job.setting.default  # so that the file is the same on every machine
     try:
-        cron = container_apps_cron(job.schedule, at, job=job.name)
+        cron = container_apps_cron(schedule, at, job=job.name)
     except ScheduleError as error:
         refusal = str(error)
     return {
         "name": job.name,
         "resource": resource,
         "summary": job.summary,
-        "schedule": job.schedule.expression,
-        "time_zone": job.schedule.time_zone,
-        "functions_timer": functions_timer(job.schedule, at),
+        "schedule": schedule.expression,
+        "schedule_setting": "" if job.setting is None else job.setting.name,
+        "time_zone": schedule.time_zone,
+        "functions_timer": functions_timer(schedule, at),
         "container_apps_cron": cron,
         "container_apps_refusal": refusal,
         "misfire": job.misfire,
@@ -147,6 +154,7 @@ def _job(job: ScheduledJob, resource: str, at: datetime) -> dict[str, Any]:
         "on_abandoned": job.on_abandoned,
         "replica_timeout": _timeout(job.max_runtime),
         "replica_retry_limit": JOB_TRIES,
+        **_size(job.size),
     }
 
 
@@ -175,7 +183,12 @@ def _handler(handler: Handler, resource: str) -> dict[str, Any]:
         "duplicate_detection_window": iso(DUPLICATES),
         "replica_timeout": _timeout(limit),
         "replica_retry_limit": EVENT_TRIES,
+        **_size(handler.size),
     }
+
+
+def _size(size: Size | None) -> dict[str, str]:
+    return {"cpu": "", "memory": ""} if size is None else {"cpu": f"{size.cpu:g}", "memory": size.memory}
 
 
 def _timeout(limit: float | None) -> int:

@@ -15,10 +15,12 @@ from runonce.execution.noted import note
 from runonce.execution.options import (
     OnAbandoned,
     Retry,
+    Size,
     checked_body,
     checked_choice,
     checked_name,
     checked_seconds,
+    checked_size,
     checked_whole,
 )
 
@@ -77,6 +79,8 @@ class Handler:
     queue_encoding: QueueEncoding | None
     arguments: tuple[Any, ...]
     """For each parameter of the function: a pydantic model, an adapter of another type, or None for the message."""
+    size: Size | None = None
+    """What its executions on Container Apps have; None is what the deployment says."""
 
     def __post_init__(self) -> None:
         note(self)
@@ -131,6 +135,8 @@ def handler(
     max_runtime: float | timedelta | None = timedelta(minutes=4),
     concurrency: int = 8,
     queue_encoding: QueueEncoding | None = None,
+    cpu: float | None = None,
+    memory: str | None = None,
 ) -> Callable[[Callable[..., Awaitable[Any] | Any]], Handler]:
     r"""Handle the messages of a queue or a topic's subscription, each with one effect however often it comes.
 
@@ -168,6 +174,9 @@ def handler(
         concurrency: Messages handled at the same time by one local host or `work` process.
         queue_encoding: For a Storage queue that others send to: whether its texts are "base64" or, with "none", as they
             are; what host.json's messageEncoding says. By default Base64 is told by what is in it, which is JSON.
+        cpu: Cores of its executions on Container Apps, a multiple of 0.25 up to 4. Default: what the deployment says.
+            On Functions all have what an instance has, and it is not read.
+        memory: The same in memory, 2 Gi for each core ("2Gi" is cpu=1). Either says both.
 
     Raises:
         DefinitionError: An argument cannot work; the message names the handler, the value and the remedy.
@@ -228,6 +237,7 @@ def handler(
             concurrency=concurrency,
             queue_encoding=queue_encoding,
             arguments=_arguments(job, body),
+            size=checked_size(job, cpu, memory),
         )
 
     return define

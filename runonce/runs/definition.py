@@ -7,6 +7,7 @@ the job's logic needs nothing of the toolkit but a `Run`.
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, get_args
@@ -16,15 +17,17 @@ from runonce.execution.noted import note
 from runonce.execution.options import (
     OnAbandoned,
     Retry,
+    Size,
     checked_body,
     checked_choice,
     checked_name,
     checked_seconds,
+    checked_size,
     checked_whole,
 )
 from runonce.runs.parameters import Parameter, arguments, canonical, parameters_of
 from runonce.schedules.misfire import Misfire
-from runonce.schedules.schedule import Schedule
+from runonce.schedules.setting import read_schedule
 from runonce.stores.columns import to_text
 from runonce.transports.ids import digest
 
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from runonce.runs.run import Run
+    from runonce.schedules.schedule import Schedule
+    from runonce.schedules.setting import FromSetting
 
 LONGEST_HISTORY = 3650
 LONGEST_JITTER = 300
@@ -55,6 +60,10 @@ class ScheduledJob:
     on_abandoned: OnAbandoned
     history_days: int | None = None
     """Days its runs are kept; None is RUNONCE_HISTORY_DAYS."""
+    size: Size | None = None
+    """What its executions on Container Apps have; None is what the deployment says."""
+    setting: FromSetting | None = None
+    """Where its schedule comes from, if not from the code."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict, hash=False)
     """Its function's keyword-only arguments, which a run asked for by hand may give."""
     overlap: Overlap = "wait"
@@ -98,6 +107,7 @@ class ScheduledJob:
 def scheduled(
     schedule: str,
     *,
+    default: str | None = None,
     name: str | None = None,
     time_zone: str = "UTC",
     misfire: Misfire = "latest",
@@ -109,6 +119,8 @@ def scheduled(
     history_days: int | None = None,
     overlap: Overlap = "wait",
     jitter: float | timedelta = 0.0,
+    cpu: float | None = None,
+    memory: str | None = None,
 ) -> Callable[[Callable[Concatenate[Run, ...], Awaitable[None] | None]], ScheduledJob]:
     """Run a function once for each fire time of a schedule, whatever restarts, scales out or dies.
 
@@ -116,7 +128,9 @@ def scheduled(
     defaults unless a run is asked for by hand with others.
 
     Args:
-        schedule: NCRONTAB: second minute hour day month day-of-week; without seconds, second 0 is meant.
+        schedule: NCRONTAB: second minute hour day month day-of-week; without seconds, second 0 is meant. Or a setting
+            that has it, "%NIGHTLY_SCHEDULE%", which is read when a process starts; the same on every host.
+        default: The schedule where that setting is not set.
         name: The job's name, which its lock, claims and history hang on. Default: the function's name; give
             one before you rename the function.
         time_zone: IANA name of the zone the schedule is meant in. The rule for the nights when clocks change
@@ -134,6 +148,9 @@ def scheduled(
             "skip" them.
         jitter: Seconds (or a timedelta, up to five minutes) over which runs are spread, so that jobs of one
             schedule do not begin together. The fire time stays what the schedule names.
+        cpu: Cores of its executions on Container Apps, a multiple of 0.25 up to 4. Default: what the deployment says.
+            On Functions all have what an instance has, and it is not read.
+        memory: The same in memory, 2 Gi for each core ("2Gi" is cpu=1). Either says both.
 
     Raises:
         DefinitionError: An argument cannot work; the message names the job, the value and the remedy.
@@ -155,20 +172,22 @@ def scheduled(
         checked_whole(job, "retries", retries, 0, 100)
         if history_days is not None:
             checked_whole(job, "history_days", history_days, 1, LONGEST_HISTORY)
-        parsed = Schedule.parse(schedule, time_zone, job=job)
+        when, setting = read_schedule(schedule, default, time_zone, os.environ, job)
         return ScheduledJob(
             name=job,
             body=body,
-            schedule=parsed,
+            schedule=when,
             misfire=misfire,
             misfire_cap=misfire_cap,
             retry=Retry(retries, checked_seconds(job, "retry_delay", retry_delay)),
             max_runtime=None if max_runtime is None else checked_seconds(job, "max_runtime", max_runtime),
             on_abandoned=on_abandoned,
             history_days=history_days,
+            size=checked_size(job, cpu, memory),
+            setting=setting,
             parameters=parameters_of(job, body),
             overlap=overlap,
-            jitter=_checked_jitter(job, jitter, parsed) if jitter else 0.0,
+            jitter=_checked_jitter(job, jitter, when) if jitter else 0.0,
         )
 
     return define

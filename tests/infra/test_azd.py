@@ -95,6 +95,20 @@ def test_a_job_that_container_apps_cannot_take_is_refused_there_only(check: Modu
     assert check.problems({"HOSTING_PATH": "both"}) == []
 
 
+def test_a_schedule_that_container_apps_would_not_have_is_refused_there_only(check: ModuleType) -> None:
+    """A setting with another schedule than the manifest's is an error where Container Apps runs the job."""
+    change(check, "jobs", schedule="0 0 3 * * *", schedule_setting="NIGHTLY_SCHEDULE")
+    for given, refused in (("0 0 4 * * *", True), ("0  0 3 * * *", False), ("", False)):
+        env = {"NIGHTLY_SCHEDULE": given, "AZURE_ENV_NAME": "shop-test"}
+        for path in ("jobs", "both"):
+            found = check.problems({**env, "HOSTING_PATH": path})
+            assert bool(found) is refused
+            assert all(
+                "NIGHTLY_SCHEDULE='0 0 4 * * *'" in text and "write it as default=" in text for text in found
+            )
+        assert check.problems({**env, "HOSTING_PATH": "functions"}) == []
+
+
 def test_what_may_be_meant_is_a_warning(check: ModuleType) -> None:
     """A time limit beyond the Functions host's own is told, and does not matter on Container Apps alone."""
     change(check, "jobs", name="slow", max_runtime=7200)

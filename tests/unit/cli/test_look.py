@@ -194,6 +194,41 @@ def test_next_as_json(cli: CommandLine) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "schedule", "origin"),
+    [
+        ("", "0 0 3 * * *", "the default of NIGHTLY_SCHEDULE"),
+        ("0 0 4 * * *", "0 0 4 * * *", "from NIGHTLY_SCHEDULE"),
+    ],
+)
+def test_a_schedule_says_which_setting_it_comes_from(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, value: str, schedule: str, origin: str
+) -> None:
+    """`list` and `next`, with --host and without, show the schedule in force and where it comes from."""
+    monkeypatch.setenv("NIGHTLY_SCHEDULE", value)
+    cli.file(
+        "set.py",
+        """
+        from runonce import Run, scheduled
+
+        @scheduled("%NIGHTLY_SCHEDULE%", default="0 0 3 * * *")
+        def from_setting(run: Run) -> None: ...
+        """,
+    )
+    for command in (["list"], ["next", "from_setting"], ["next", "from_setting", "--host", "both"]):
+        shown = cli(*command, columns=120).stdout
+        assert schedule in shown
+        assert origin in shown
+    (listed,) = (job for job in cli.json("list")["jobs"] if job["name"] == "from_setting")
+    for entry in (
+        listed,
+        cli.json("next", "from_setting"),
+        cli.json("next", "from_setting", "--host", "both"),
+    ):
+        assert (entry["schedule"], entry["schedule_setting"]) == (schedule, "NIGHTLY_SCHEDULE")
+    assert "schedule_setting" not in cli.json("next", "nightly")
+
+
 def test_an_unknown_job_is_named_with_the_nearest(cli: CommandLine) -> None:
     """A misspelt job ends with 5 and one line that says which was probably meant."""
     result = cli("next", "nigthly")

@@ -214,3 +214,67 @@ def test_the_emulator_gets_the_same_queues_and_topics() -> None:
     (topic,) = namespace["Topics"]
     assert [one["Name"] for one in topic["Subscriptions"]] == ["billing", "post"]
     assert [one["Properties"].get("ForwardTo") for one in topic["Subscriptions"]] == ["orders.billing", None]
+
+
+def test_a_schedule_from_a_setting_is_its_default_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest names the setting and carries the default in both hosts' words, whatever this machine has set."""
+    entries = []
+    for value in ("", "0 0 4 * * *"):
+        monkeypatch.setenv("NIGHTLY_SCHEDULE", value)
+        entries.append(
+            only(make_manifest(found(job("report", "%NIGHTLY_SCHEDULE%", default="0 0 3 * * *")), AT), "jobs")
+        )
+    assert entries[0] == entries[1]
+    assert (entries[0]["schedule"], entries[0]["schedule_setting"]) == ("0 0 3 * * *", "NIGHTLY_SCHEDULE")
+    assert (entries[0]["functions_timer"], entries[0]["container_apps_cron"]) == ("0 0 3 * * *", "0 3 * * *")
+
+
+def test_a_size_stands_there_and_recovery_has_the_largest() -> None:
+    """Either of cpu and memory says both; recovery runs what is tried again, and so has the largest job's."""
+    made = make_manifest(
+        found(
+            job("small"),
+            job("large", memory="8Gi"),
+            job("middle", cpu=1, memory="2.0Gi"),
+            handles("send", queue="send", cpu=0.75),
+        ),
+        AT,
+    )
+    sizes = {
+        entry["name"]: (entry["cpu"], entry["memory"])
+        for kind in ("jobs", "handlers")
+        for entry in made[kind]
+    }
+    assert sizes == {
+        "small": ("", ""),
+        "large": ("4", "8Gi"),
+        "middle": ("1", "2Gi"),
+        "send": ("0.75", "1.5Gi"),
+    }
+    assert (made["recovery"]["cpu"], made["recovery"]["memory"]) == ("4", "8Gi")
+    plain = make_manifest(found(job("small")), AT)["recovery"]
+    assert (plain["cpu"], plain["memory"]) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cpu": 0},
+        {"cpu": 0.3},
+        {"cpu": 4.25},
+        {"cpu": True},
+        {"cpu": "1"},
+        {"cpu": float("nan")},
+        {"memory": "2G"},
+        {"memory": "16Gi"},
+        {"memory": 2},
+        {"cpu": 1, "memory": "1Gi"},
+    ],
+)
+def test_a_size_that_container_apps_does_not_take_is_refused(wrong: dict[str, Any]) -> None:
+    """The error names the job, both values and the sizes there are, for jobs and handlers."""
+    for define in (lambda: job("report", **wrong), lambda: handles("send", queue="send", **wrong)):
+        with pytest.raises(
+            DefinitionError, match=r"Job '\w+': cpu=.*, memory=.* give cpu, a multiple of 0.25 up to 4"
+        ):
+            define()
