@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from runonce.errors import StoreUnavailableError, UnknownJobError
+from runonce.errors import SettingsError, StoreUnavailableError, UnknownJobError
 from runonce.hosts.runtime import Runtime
 from runonce.runs.table import read_job, read_jobs
 
@@ -24,7 +27,7 @@ class Context:
     """The options and the parts of one command."""
 
     def __init__(self, runtime: Runtime | None = None) -> None:
-        self.runtime = runtime or Runtime()
+        self.runtime = runtime or Runtime(environ={**local_settings(Path.cwd()), **os.environ})
         self.verbose = False
 
     @classmethod
@@ -82,6 +85,25 @@ class Context:
             else f"Check {storage.setting}, the network, and the account's firewall."
         )
         return f"Storage does not answer at {where(storage)}. {remedy}"
+
+
+def local_settings(folder: Path) -> dict[str, str]:
+    """What `func start` would set in that folder: the values of its local.settings.json, if there is one.
+
+    Raises:
+        SettingsError: It cannot be read.
+    """
+    file = folder / "local.settings.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
+        values = {} if content.get("IsEncrypted") else content.get("Values", {})
+        return {str(name): str(value) for name, value in values.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise SettingsError(
+            f"{file} cannot be read ({error}); correct it after local.settings.sample.json, or remove it."
+        ) from error
 
 
 def where(storage: StorageConnection) -> str:
