@@ -197,25 +197,36 @@ resource eventJobs 'Microsoft.App/jobs@2026-01-01' = [
             minExecutions: 0
             maxExecutions: int(maxExecutions)
             pollingInterval: 15
-            rules: [
-              {
-                name: 'messages'
-                type: 'azure-servicebus'
-                identity: platformIdentityId
-                metadata: empty(handler.subscription) || (!empty(handler.queue) && (handler.?forward ?? true))
-                  ? {
-                      namespace: serviceBusNamespace
-                      queueName: handler.queue
-                      messageCount: string(handler.concurrency)
+            // One for each entity that the handler reads.
+            rules: concat(
+              [
+                {
+                  name: 'queue'
+                  type: 'azure-servicebus'
+                  identity: platformIdentityId
+                  metadata: {
+                    namespace: serviceBusNamespace
+                    queueName: handler.queue
+                    messageCount: string(handler.concurrency)
+                  }
+                }
+              ],
+              empty(handler.subscription) || (handler.forward)
+                ? []
+                : [
+                    {
+                      name: 'subscription'
+                      type: 'azure-servicebus'
+                      identity: platformIdentityId
+                      metadata: {
+                        namespace: serviceBusNamespace
+                        topicName: handler.topic
+                        subscriptionName: handler.subscription
+                        messageCount: string(handler.concurrency)
+                      }
                     }
-                  : {
-                      namespace: serviceBusNamespace
-                      topicName: handler.topic
-                      subscriptionName: handler.subscription
-                      messageCount: string(handler.concurrency)
-                    }
-              }
-            ]
+                  ]
+            )
           }
         }
         registries: registries

@@ -29,7 +29,7 @@ type scheduledJob = {
 }
 
 @export()
-@description('A queue handler of the manifest. With a subscription and a queue, the one forwards to the other.')
+@description('A queue handler of the manifest. A subscription forwards to the queue, or is read beside it.')
 type queueHandler = {
   name: string
   resource: string
@@ -37,7 +37,7 @@ type queueHandler = {
   queue: string
   topic: string
   subscription: string
-  forward: bool?
+  forward: bool
   concurrency: int
   max_messages: int
   max_runtime: int

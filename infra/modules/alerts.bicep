@@ -103,7 +103,7 @@ var queueAlerts = [
   }
   {
     name: 'waiting-messages'
-    detail: 'A queue was not empty for an hour, so messages may have waited for that long: nobody reads it, or too few do.'
+    detail: 'A queue or topic was not empty for an hour, so messages may have waited for that long: nobody reads it, or too few do.'
     severity: 2
     metric: 'ActiveMessages'
     aggregation: 'Minimum'

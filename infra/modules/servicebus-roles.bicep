@@ -18,12 +18,8 @@ var dataOwner = '090c5cfd-751d-490a-894a-3ce6f1109419'
 var dataReceiver = '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
 var dataSender = '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
 
-var withQueue = filter(
-  handlers,
-  handler => (empty(handler.subscription) || (!empty(handler.queue) && (handler.?forward ?? true)))
-)
-var queues = map(withQueue, handler => (handler.queue))
-var direct = filter(handlers, handler => (!empty(handler.subscription) && !contains(queues, handler.queue)))
+var queues = map(handlers, handler => (handler.queue))
+var direct = filter(handlers, handler => (!empty(handler.subscription) && !(handler.forward)))
 var subscriptions = map(direct, handler => ({ topic: handler.topic, subscription: handler.subscription }))
 
 // The scaler of each host asks for the length of what it reads, which is managing it: so the Functions app, whose

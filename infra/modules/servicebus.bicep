@@ -1,5 +1,5 @@
 // A queue for each handler. One that reads a topic has a subscription too, which forwards to its queue; without
-// forwarding the subscription takes the queue's place. docs/manifest.md says why each figure is what it is.
+// forwarding the handler reads both, and retries through the queue. docs/manifest.md says why each figure is what it is.
 import { queueHandler, texts } from '../types.bicep'
 
 param location string
@@ -14,11 +14,6 @@ param topicDuplicateDetectionWindow string
 param isPrivate bool
 param workspaceId string
 
-var withQueue = filter(
-  handlers,
-  handler => (empty(handler.subscription) || (!empty(handler.queue) && (handler.?forward ?? true)))
-)
-var queueNames = map(withQueue, handler => (handler.queue))
 var subscribers = filter(handlers, handler => (!empty(handler.subscription)))
 var tier = isPrivate ? 'Premium' : 'Standard'
 
@@ -40,7 +35,7 @@ resource namespace 'Microsoft.ServiceBus/namespaces@2026-01-01' = {
 }
 
 resource queues 'Microsoft.ServiceBus/namespaces/queues@2026-01-01' = [
-  for handler in withQueue: {
+  for handler in handlers: {
     parent: namespace
     name: handler.queue
     properties: {
@@ -75,7 +70,7 @@ resource subscriptions 'Microsoft.ServiceBus/namespaces/topics/subscriptions@202
       defaultMessageTimeToLive: handler.default_ttl
       deadLetteringOnMessageExpiration: true
       deadLetteringOnFilterEvaluationExceptions: true
-      forwardTo: contains(queueNames, handler.queue) ? handler.queue : null
+      forwardTo: handler.forward ? handler.queue : null
     }
     dependsOn: [
       queues

@@ -66,6 +66,17 @@ def test_a_queue_nobody_reads_is_noticed(sample: Infrastructure) -> None:
     assert [d["name"] for d in criterion["dimensions"]] == ["EntityName"]
 
 
+def test_whatever_is_read_is_watched(sample: Infrastructure) -> None:
+    """Each alert on messages is about every entity of the namespace, each alone: retry queues and topics too."""
+    made = sample.main("both")
+    rules = made.of(METRIC_ALERT)
+    assert len(rules) == 3
+    for rule in rules:
+        assert rule.properties["scopes"] == [made.one("Microsoft.ServiceBus/namespaces").id]
+        (criterion,) = rule.properties["criteria"]["allOf"]
+        assert criterion["dimensions"] == [{"name": "EntityName", "operator": "Include", "values": ["*"]}]
+
+
 def test_silence_is_noticed_for_every_job(infra: Infrastructure) -> None:
     """The alert on silence knows every scheduled job by name, in the namespace that logs."""
     rules = infra.main("jobs", namespace="shop-production").of(LOG_ALERT)

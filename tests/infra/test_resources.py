@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from runonce.hosts.container_apps import GRACE
+from runonce.hosts.manifest import emulator_config
 from runonce.messages.claim import MARGIN
 from runonce.settings import Settings
 from tests.support.bicep import Later, strings, text_of, walk
@@ -19,7 +20,7 @@ from tests.support.infrastructure import (
     INFRA,
     ROOT,
     Infrastructure,
-    entity_read_by,
+    entities_read_by,
     environment_of,
     settings_of,
 )
@@ -140,7 +141,7 @@ def test_recovery_has_its_execution(infra: Infrastructure) -> None:
 
 
 def test_every_handler_has_its_queue_trigger_scale_rule_and_role(infra: Infrastructure) -> None:
-    """Each handler has its queue or subscription, an Event job scaled by it, and identities that may do it."""
+    """Each handler has what it reads, an Event job with a scale rule for each, and identities that may do it."""
     main, jobs = infra.main("both"), infra.jobs()
     entities = {
         r.name.partition("/")[2]: r
@@ -149,26 +150,53 @@ def test_every_handler_has_its_queue_trigger_scale_rule_and_role(infra: Infrastr
     }
     events = {args(j)[1]: j for j in jobs.of(JOB) if args(j)[0] == "work"}
     assert set(events) == {h["name"] for h in infra.manifest["handlers"]}
-    assert len(entities) == len(events)
+    assert sorted(entities) == sorted(e for h in infra.manifest["handlers"] for e in entities_read_by(h))
     for handler in infra.manifest["handlers"]:
-        entity = entities[entity_read_by(handler)]
-        assert entity.properties["maxDeliveryCount"] == handler["max_delivery_count"]
-        assert entity.properties["deadLetteringOnMessageExpiration"] is True
+        read = entities_read_by(handler)
+        for entity in read:
+            assert entities[entity].properties["maxDeliveryCount"] == handler["max_delivery_count"]
+            assert entities[entity].properties["deadLetteringOnMessageExpiration"] is True
         event = events[handler["name"]]
         assert event.properties["configuration"]["triggerType"] == "Event"
-        (rule,) = event.properties["configuration"]["eventTriggerConfig"]["scale"]["rules"]
-        assert rule["type"] == "azure-servicebus"
-        assert "auth" not in rule, "the scaler signs in with an identity, not with a secret"
-        metadata = rule["metadata"]
-        assert metadata["namespace"] == main.outputs["AZURE_SERVICEBUS_NAMESPACE"]
-        named = metadata.get("queueName") or f"{metadata['topicName']}/{metadata['subscriptionName']}"
-        assert named == entity.name.partition("/")[2]
+        rules = event.properties["configuration"]["eventTriggerConfig"]["scale"]["rules"]
+        assert len({rule["name"] for rule in rules}) == len(rules)
+        scaled = []
+        for rule in rules:
+            assert rule["type"] == "azure-servicebus"
+            assert "auth" not in rule, "the scaler signs in with an identity, not with a secret"
+            metadata = rule["metadata"]
+            assert metadata["namespace"] == main.outputs["AZURE_SERVICEBUS_NAMESPACE"]
+            assert metadata["messageCount"] == str(handler["concurrency"])
+            scaled.append(
+                metadata.get("queueName") or f"{metadata['topicName']}/{metadata['subscriptionName']}"
+            )
+        assert sorted(scaled) == sorted(read)
         assert str(handler["max_messages"]) in args(event)
     if infra.manifest["handlers"]:
         granted = roles(main)
         for role in ("4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0", "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39"):
             assert any("id-jobs-" in p and r == role for p, r in granted)
         assert any("id-func-" in p and r == "090c5cfd-751d-490a-894a-3ce6f1109419" for p, r in granted)
+
+
+def test_the_namespace_has_what_the_emulator_has(sample: Infrastructure) -> None:
+    """Queues, topics, subscriptions and what they forward to are one for one those of the emulator's configuration."""
+    (emulated,) = emulator_config(sample.manifest)["UserConfig"]["Namespaces"]
+    made = sample.main("both")
+
+    def same(name: str, properties: dict[str, Any]) -> tuple[Any, ...]:
+        given = {key[0].lower() + key[1:]: value for key, value in properties.items()}
+        keys = ("lockDuration", "maxDeliveryCount", "requiresDuplicateDetection", "forwardTo")
+        return (name, *(given.get(key) for key in keys))
+
+    assert {same(q["Name"], q["Properties"]) for q in emulated["Queues"]} == {
+        same(q.name.partition("/")[2], q.properties) for q in made.of(QUEUE)
+    }
+    assert {
+        same(f"{topic['Name']}/{s['Name']}", s["Properties"])
+        for topic in emulated["Topics"]
+        for s in topic["Subscriptions"]
+    } == {same(s.name.partition("/")[2], s.properties) for s in made.of(SUBSCRIPTION)}
 
 
 def test_queues_detect_duplicates(sample: Infrastructure) -> None:
@@ -268,7 +296,7 @@ def test_the_code_of_a_job_never_holds_the_platforms_identity(sample: Infrastruc
         assert [r["identity"] for r in job.properties["configuration"]["registries"]] == [platform]
         trigger = job.properties["configuration"].get("eventTriggerConfig")
         if trigger is not None:
-            assert [r["identity"] for r in trigger["scale"]["rules"]] == [platform]
+            assert {r["identity"] for r in trigger["scale"]["rules"]} == {platform}
 
 
 # -- settings ---------------------------------------------------------------------------------------------------

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.infrastructure import FILES, ROOT, Infrastructure, entity_read_by, with_jobs
+from tests.support.infrastructure import FILES, ROOT, Infrastructure, entities_read_by, with_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,8 +106,9 @@ def test_the_scaler_can_read_the_length_of_whatever_a_handler_reads(
     made = sample.main(path)
     bus = made.one("Microsoft.ServiceBus/namespaces").name
     owned = {scope.partition(f"/{bus}/")[2] for role, scope in of(made, holder) if role == "Bus Owner"}
-    read = set(map(entity_read_by, sample.manifest["handlers"]))
-    assert owned == read
+    assert owned == {
+        entity for handler in sample.manifest["handlers"] for entity in entities_read_by(handler)
+    }
 
 
 # -- the operator ----------------------------------------------------------------------------------------------
@@ -146,47 +145,38 @@ def test_nobody_gets_access_who_was_not_given_it(sample: Infrastructure, given: 
 # -- topics ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("queue", "forward"), list(product(["", "orders.billing"], [None, True, False])))
-def test_a_subscription_forwards_to_the_queue_of_its_handler(
-    tmp_path: Path, queue: str, forward: bool | None
-) -> None:
-    """With a queue in the manifest the subscription forwards to it, and it is read; else the subscription is."""
-    folder = with_jobs(tmp_path, TOPIC).folder
-    manifest = json.loads((folder / "jobs.json").read_text())
-    (entry,) = manifest["handlers"]
-    entry["queue"] = queue
-    entry.pop("forward", None)
-    if forward is not None:
-        entry["forward"] = forward
-    (folder / "jobs.json").write_text(json.dumps(manifest))
-    infra = Infrastructure(folder)
-    forwards = bool(queue) and forward is not False
-
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_subscription_forwards_to_the_queue_of_its_handler(tmp_path: Path, forward: bool) -> None:
+    """The queue is the one that is forwarded to; without forwarding it is retried through, and both are read."""
+    source = TOPIC if forward else TOPIC.replace('key="id"', 'key="id", forward=False')
+    infra = with_jobs(tmp_path, source)
     made = infra.main("both")
     subscription = made.one("Microsoft.ServiceBus/namespaces/topics/subscriptions")
-    assert subscription.properties["forwardTo"] == (queue if forwards else None)
-    queues = made.of("Microsoft.ServiceBus/namespaces/queues")
-    assert [q.name.partition("/")[2] for q in queues] == ([queue] if forwards else [])
-    for one in queues:
-        same = ("lockDuration", "maxDeliveryCount", "defaultMessageTimeToLive")
-        assert {k: one.properties[k] for k in same} == {k: subscription.properties[k] for k in same}
-        assert one.properties["requiresDuplicateDetection"] is True
+    queue = made.one("Microsoft.ServiceBus/namespaces/queues")
+    name = "orders.billing" if forward else "orders.billing.retry"
+    assert queue.name.partition("/")[2] == name
+    assert subscription.properties["forwardTo"] == (name if forward else None)
+    same = (
+        "lockDuration",
+        "maxDeliveryCount",
+        "defaultMessageTimeToLive",
+        "deadLetteringOnMessageExpiration",
+    )
+    assert {k: queue.properties[k] for k in same} == {k: subscription.properties[k] for k in same}
+    assert queue.properties["requiresDuplicateDetection"] is True
+    (window,) = {h["duplicate_detection_window"] for h in infra.manifest["handlers"]}
+    assert queue.properties["duplicateDetectionHistoryTimeWindow"] == window
 
-    read = queues[0].id if forwards else subscription.id
+    read = {queue.id} if forward else {queue.id, subscription.id}
     for holder in ("functions", "platform"):
-        assert ("Bus Owner", read) in of(made, holder)
-    assert ("Bus Receiver", read) in of(made, "jobs")
+        assert {s for r, s in of(made, holder) if r == "Bus Owner"} == read
+    assert {s for r, s in of(made, "jobs") if r == "Bus Receiver"} == read
     topic = made.one("Microsoft.ServiceBus/namespaces/topics")
+    assert {s for r, s in of(made, "jobs") if r == "Bus Sender"} == {topic.id, queue.id}
     assert {h for h, r, s in granted(made) if (r, s) == ("Bus Sender", topic.id)} == {"functions", "jobs"}
 
-    (event,) = [
-        j
-        for j in infra.jobs().of("Microsoft.App/jobs")
-        if "eventTriggerConfig" in j.properties["configuration"]
-    ]
-    (rule,) = event.properties["configuration"]["eventTriggerConfig"]["scale"]["rules"]
-    scaled = rule["metadata"].get("queueName") or rule["metadata"].get("subscriptionName")
-    assert scaled == (queue if forwards else "billing")
+    written = infra.main("both", operatorAccess="write")
+    assert {s for r, s in of(written, "operator") if r == "Bus Receiver"} == read
 
 
 # -- written down ----------------------------------------------------------------------------------------------

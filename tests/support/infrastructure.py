@@ -37,6 +37,9 @@ def bill_the_order_of_a_customer_with_a_long_name(message: Message) -> None: ...
 
 @handler(topic="orders", subscription="shipping", key="id", max_runtime=None)
 def ship(message: Message) -> None: ...
+
+@handler(topic="orders", subscription="archive", key="id", forward=False)
+def archive(message: Message) -> None: ...
 """
 
 
@@ -95,11 +98,10 @@ def parameters_from(file: str, environment: dict[str, str]) -> dict[str, Any]:
     return {name: entry["value"] for name, entry in entries.items()}
 
 
-def entity_read_by(handler: dict[str, Any]) -> str:
-    """The queue of a manifest's handler, or its subscription where that does not forward to one."""
-    if handler["queue"] and (not handler["subscription"] or handler.get("forward", True)):
-        return handler["queue"]
-    return f"{handler['topic']}/{handler['subscription']}"
+def entities_read_by(handler: dict[str, Any]) -> list[str]:
+    """The queue of a manifest's handler, and its subscription where that does not forward to the queue."""
+    direct = handler["subscription"] and not handler["forward"]
+    return [*([f"{handler['topic']}/{handler['subscription']}"] if direct else []), handler["queue"]]
 
 
 def environment_of(job: Resource) -> dict[str, str]:
@@ -126,7 +128,7 @@ __all__ = [
     "ROOT",
     "Infrastructure",
     "Later",
-    "entity_read_by",
+    "entities_read_by",
     "environment_of",
     "parameters_from",
     "settings_of",
