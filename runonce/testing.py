@@ -29,7 +29,7 @@ from runonce.errors import PermanentError
 from runonce.hosts.discover import Discovered
 from runonce.hosts.runtime import Runtime
 from runonce.messages.effects import read_effects
-from runonce.messages.sending import outgoing
+from runonce.messages.sending import body_bytes, outgoing
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
 from runonce.transports.ids import fingerprint
@@ -188,7 +188,7 @@ class Workbench:
         Returns:
             `Complete`, with what the handler returned; `Reschedule`; or `DeadLetter`.
         """
-        data, known = outgoing(handler, body, key="").body, ""
+        data, known = body_bytes(handler.name, body), ""
         if message_id is None:
             message_id, known = self._ids(handler, data)
         delivery = Delivery(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from runonce.errors import RunonceError, StoreError, TransportError
+from runonce.errors import RunonceError, StoreError, TransportError, TransportRefusedError
 from runonce.runs.rows import Outcome
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ BY_OUTCOME = {
 
 def of_error(error: RunonceError) -> Exit:
     """The exit code of a command that could not do its work."""
+    if isinstance(error, TransportRefusedError):
+        return Exit.CONFIGURATION
     return Exit.STORAGE if isinstance(error, StoreError | TransportError) else Exit.CONFIGURATION
 
 

@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import InputError, TransportError, TransportRefusedError
+from runonce.errors import InputError, PermanentError, TransportError, TransportRefusedError
 from runonce.messages.message import Message
 from runonce.messages.reading import read_key
 from runonce.transports.ids import follow_up_id, known_id, sent_id
@@ -47,14 +47,15 @@ def outgoing(
     Raises:
         InputError: The body is not JSON, or the time has no offset.
     """
-    data = _bytes(handler.name, body)
+    data = body_bytes(handler.name, body)
     if at is not None and at.tzinfo is None:
         raise InputError(f"enqueue({handler.name}): at={at!r} has no time zone; give an aware datetime.")
     if key is None and handler.key is None:
         message_id, known = str(uuid.uuid4()), ""
     else:
         # A message without its key is refused here already, where its sender sees it.
-        name = read_key(handler, Message(handler, Delivery(data, ""))) if key is None else key
+        own = "" if handler.key is None else read_key(handler, Message(handler, Delivery(data, key or "")))
+        name = own if key is None else key
         message_id = sent_id(handler.target, handler.name, name, data)
         known = known_id(handler.target, name) if key is None else key
     when = None if at is None else at.astimezone(UTC)
@@ -81,7 +82,7 @@ def follow_up(
 ) -> Mapping[str, Any]:
     """A follow-up as it is kept on the claim's row, with an id that is the same in every attempt."""
     try:
-        text = _bytes(handler.name, body).decode()
+        text = body_bytes(handler.name, body).decode()
     except UnicodeDecodeError as error:
         raise InputError(
             f"Handler {row.handler}: a follow-up's body is kept as text until it is sent, and this one is not UTF-8; "
@@ -93,6 +94,11 @@ def follow_up(
     )
     # An operator's replay sends its follow-ups anew, so a handler without a key must not know them already.
     known = f"{key}~g{row.generation}" if key and row.generation else key or ""
+    if handler.key is not None:
+        try:
+            read_key(handler, Message(handler, Delivery(text.encode(), message_id, sent_as=known)))
+        except PermanentError as bad:
+            raise PermanentError(f"Handler {row.handler}: it would send a message in vain: {bad}") from bad
     return {"to": handler.target, "id": message_id, "body": text, "sent_as": known}
 
 
@@ -134,7 +140,8 @@ def _send_each(sender: Sender, entity: str, batch: Sequence[Outgoing]) -> list[T
     return []
 
 
-def _bytes(name: str, body: Any) -> bytes:
+def body_bytes(name: str, body: Any) -> bytes:
+    """A body for the handler of that name as it is sent; raises InputError."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):

@@ -9,6 +9,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from azure.core.exceptions import AzureError
 from azure.servicebus import (
     ServiceBusClient,
     ServiceBusReceivedMessage,
@@ -21,18 +22,24 @@ from azure.servicebus._common.constants import (
     REQUEST_RESPONSE_PEEK_OPERATION,
 )
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
-from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+)
 
-from runonce.errors import TransportError
+from runonce.errors import TransportError, TransportRefusedError
 from runonce.stores.azure.clients import credential
 from runonce.transports import amqp
 from runonce.transports.bus_messages import delivery_of
+from runonce.transports.protocols import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from runonce.settings import ServiceBusConnection
-    from runonce.transports.protocols import Delivery
 
 Source = tuple[str, str | None]
 """A queue's name and None, or a topic's and a subscription's."""
@@ -48,13 +55,41 @@ def open_client(connection: ServiceBusConnection) -> ServiceBusClient:
     return ServiceBusClient(connection.fully_qualified_namespace, signs_in, **RETRIES)
 
 
+REMEDIES: dict[type[Exception], str] = {
+    MessagingEntityNotFoundError: "there is no such queue or subscription in this namespace; make it (infra/ does), or "
+    "correct the name in @handler",
+    ServiceBusAuthorizationError: "it may not be done with this identity or key; give it the role Azure Service Bus "
+    "Data Receiver or Sender, or a key with the rights Listen and Send",
+    MessageSizeExceededError: "put the data in a blob and send its name",
+}
+
+
+def remedy(error: Exception) -> str:
+    """What to do about a broker's refusal that waiting does not mend; empty for everything else.
+
+    Everything else is tried again: a broker that is busy or away, a token that could not be had.
+    """
+    if isinstance(error, ValueError) and "EntityPath" in str(error):  # the SDK's own check
+        return "its connection string is of another queue alone; give one of the whole namespace, without EntityPath"
+    if isinstance(error, UnicodeError):
+        return "a text in it is not valid Unicode; correct what sends it"
+    return next((said for kind, said in REMEDIES.items() if isinstance(error, kind)), "")
+
+
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """TransportError, with what was being done, for whatever goes wrong with the broker."""
+    """TransportError, with what was being done, for whatever goes wrong with the broker.
+
+    Raises:
+        TransportRefusedError: It will not go otherwise by waiting; the text says what to do.
+    """
     try:
         yield
-    except (ServiceBusError, OSError, ValueError) as error:
-        raise TransportError(f"{what}: {type(error).__name__}: {str(error)[:300]}") from error
+    except (AzureError, OSError, ValueError) as error:
+        said = f"{what}: {type(error).__name__}: {str(error)[:300]}"
+        if do := remedy(error):
+            raise TransportRefusedError(f"{said.rstrip('.')}. So {do}.") from error
+        raise TransportError(said) from error
 
 
 class Receiver:
@@ -73,7 +108,7 @@ class Receiver:
                 return call(self._open())
             except MessageLockLostError:
                 raise  # of that message; the link is fine
-            except (ServiceBusError, OSError, ValueError):
+            except (AzureError, OSError, ValueError):
                 self.close()
                 raise
 
@@ -126,7 +161,18 @@ class Receiver:
 def received_by(receiver: Receiver, native: ServiceBusReceivedMessage) -> Delivery:
     """A message of a receiver's as a delivery, which can be copied whole."""
     number = native.sequence_number
-    return delivery_of(native, None if number is None else partial(receiver.original, number))
+    original = None if number is None else partial(receiver.original, number)
+    try:
+        return delivery_of(native, original)
+    except Exception as error:  # noqa: BLE001 - one message must not keep the others of its batch back
+        return Delivery(
+            b"",
+            str(native.message_id or ""),
+            (native.delivery_count or 0) + 1,
+            sequence=str(number or ""),
+            unreadable=f"of a form that cannot be read ({type(error).__name__})",
+            original=original,
+        )
 
 
 class ServiceBusOriginals:

@@ -12,6 +12,7 @@ import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from azure.core.exceptions import AzureError
 from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError, ServiceBusError
 
 from runonce.errors import TransportError
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 OPENING = 5.0
 """Seconds a fresh receiver gets for its first messages: opening the link counts into the wait."""
+SHORTEST = 0.05
+"""Seconds a receive waits at least; the SDK takes 0 for an error."""
 
 logging.getLogger("azure.servicebus").setLevel(logging.WARNING)
 
@@ -81,7 +84,7 @@ class ServiceBusSenders:
                 self._send(self._sender(entity), messages)
             except MessageSizeExceededError:
                 raise  # of that message; the link is fine
-            except ServiceBusError:
+            except (AzureError, OSError):
                 self._close()  # a broken link does not mend itself
                 raise
 
@@ -140,7 +143,7 @@ class ServiceBusInbox:
         return found
 
     def _receive(self, receiver: Receiver, count: int, wait: float) -> list[Received]:
-        patience = wait if receiver.is_open else max(wait, OPENING)
+        patience = max(wait, SHORTEST) if receiver.is_open else max(wait, OPENING)
         messages = receiver.call(
             "receiving from", lambda r: r.receive_messages(max_message_count=count, max_wait_time=patience)
         )

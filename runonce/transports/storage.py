@@ -10,13 +10,15 @@ import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.storage.queue import QueueClient
 
-from runonce.errors import TransportError
+from runonce.errors import TransportError, TransportRefusedError
 from runonce.stores.azure.clients import QUICK, make_client
+from runonce.stores.azure.errors import Answer, answer, brief
 from runonce.stores.columns import to_text
 from runonce.transports.envelope import decoded, unwrap, wrap
 from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
@@ -37,6 +39,7 @@ LONGEST_DELAY = 7 * 86_400
 """Seconds a message can be hidden (Azure's limit)."""
 AT_ONCE = 32
 """Messages in one receive (Azure's limit)."""
+FORBIDDEN = 403
 FIRST_POLL, LONGEST_POLL = 0.1, 1.0
 TAKEN_FOR = 30
 LAST_YEAR = 9000
@@ -47,8 +50,14 @@ LAST_YEAR = 9000
 def _translated(what: str) -> Iterator[None]:
     try:
         yield
-    except AzureError as error:
-        raise TransportError(f"{what}: {type(error).__name__}: {str(error.message)[:300]}") from error
+    except (AzureError, OSError, HTTPException) as error:
+        said = f"{what}: {type(error).__name__}: {brief(error)}"
+        if answer(error) is Answer.PERMANENT:
+            remedy = "; give this identity the role Storage Queue Data Contributor" * (
+                getattr(error, "status_code", None) == FORBIDDEN
+            )
+            raise TransportRefusedError(said + remedy) from error
+        raise TransportError(said) from error
 
 
 class StorageTransport:
@@ -89,7 +98,7 @@ class StorageSender:
         for message in messages:
             delay = 0.0 if message.at is None else max(0.0, (message.at - _now()).total_seconds())
             if delay > LONGEST_DELAY:
-                raise TransportError(
+                raise TransportRefusedError(
                     f"queue {entity}: a Storage queue holds a message back for 7 days at most, and {message.at} is "
                     f"later; use Service Bus for it."
                 )
@@ -98,7 +107,7 @@ class StorageSender:
             if len(text) > largest and original is not None:  # another sender's, which fits only as it came
                 text, largest = original.decode(), LARGEST
             if len(text) > largest:
-                raise TransportError(
+                raise TransportRefusedError(
                     f"queue {entity}: the message takes {len(text)} bytes in Base64, over {largest}; put the data in a "
                     f"blob and send its name, or use Service Bus."
                 )
@@ -249,13 +258,18 @@ def delete(client: QueueClient, native: Any) -> None:
 
 
 def _delivery(native: Any, handler: Handler) -> tuple[Delivery, Mapping[str, Any]]:
-    return unwrap(
-        str(native.content),
-        message_id=str(native.id),
-        delivery_count=int(native.dequeue_count or 1),
-        enqueued_at=native.inserted_on,
-        encoding=handler.queue_encoding,
-    )
+    count = int(native.dequeue_count or 1)
+    try:
+        return unwrap(
+            str(native.content),
+            message_id=str(native.id),
+            delivery_count=count,
+            enqueued_at=native.inserted_on,
+            encoding=handler.queue_encoding,
+        )
+    except Exception as error:  # noqa: BLE001 - one message must not keep the others of its page back
+        unreadable = f"of a form that cannot be read ({type(error).__name__})"
+        return Delivery(b"", str(native.id), count, native.inserted_on, unreadable=unreadable), {}
 
 
 class StorageDeadLetters:

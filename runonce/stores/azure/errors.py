@@ -1,13 +1,15 @@
-"""What Azure's SDKs raise, told apart: unknown (ask again), refused for good, or a conflict the caller expects.
+"""What Azure's SDKs raise, told apart: not known, try again, refused for good, or a conflict the caller expects.
 
-Unknown is wider than "no answer": a reply that breaks off in the middle has been carried out, and reaches us as
-a decoding error without a status, or out of a table's batch as the HTTP library's own exception.
+Not known is wider than "no answer": a token that could not be had, so that nothing was asked, or a reply that breaks
+off in the middle, which has been carried out and reaches us as a decoding error without a status, or out of a table's
+batch as the HTTP library's own exception.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from azure.core.exceptions import (
     AzureError,
     DecodeError,
     HttpResponseError,
+    SerializationError,
     ServiceRequestError,
     ServiceResponseError,
 )
@@ -26,8 +29,43 @@ if TYPE_CHECKING:
 
 BAD_REQUEST = 400
 SERVER_TROUBLE = 500
-TRY_AGAIN = (408, 429)
+TRY_AGAIN = (401, 408, 429)
+"""Among the refusals those that end by themselves: 401 is a token that has run out, or not come round yet."""
 CONFLICT = (404, 409, 412)
+
+
+class Answer(Enum):
+    """What an error says of the call that raised it."""
+
+    UNKNOWN = auto()
+    """Nobody said anything: it may have been carried out, or never have left."""
+    TRANSIENT = auto()
+    """The service said that it could not, or not now."""
+    PERMANENT = auto()
+    """The service said no, and would say it again."""
+
+
+def answer(error: BaseException) -> Answer:
+    """What an error of an SDK for storage, of azure-identity or of their HTTP library says."""
+    if isinstance(error, SerializationError):  # of ours: what was to be sent cannot be written down
+        return Answer.PERMANENT
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int) or isinstance(
+        error, ServiceRequestError | ServiceResponseError | DecodeError
+    ):
+        return Answer.UNKNOWN
+    if status >= SERVER_TROUBLE or status in TRY_AGAIN:
+        return Answer.TRANSIENT
+    return Answer.PERMANENT if status >= BAD_REQUEST else Answer.UNKNOWN
+
+
+def retry_after(error: BaseException) -> float:
+    """Seconds that a server asks to be left alone; 0 where it says nothing."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    for name, unit in (("x-ms-retry-after-ms", 0.001), ("Retry-After", 1.0)):
+        with suppress(ValueError):
+            return max(0.0, float(headers.get(name, "")) * unit)
+    return 0.0
 
 
 @contextmanager
@@ -35,21 +73,26 @@ def translated(what: str) -> Iterator[None]:
     """Turn the SDK's errors into the toolkit's; conflicts are for the caller to recognise first."""
     try:
         yield
-    except (ServiceRequestError, ServiceResponseError, DecodeError) as error:
-        raise StoreUnavailableError(f"{what}: storage did not answer ({_brief(error)}).") from error
-    except HttpResponseError as error:
-        status = error.status_code or 0
-        if status >= SERVER_TROUBLE or status in TRY_AGAIN:
-            raise StoreUnavailableError(f"{what}: storage answered {status} ({_brief(error)}).") from error
-        raise StoreError(f"{what}: storage refused with {status} ({_brief(error)}).") from error
-    except AzureError as error:
-        raise StoreError(f"{what}: {_brief(error)}") from error
-    except (OSError, HTTPException) as error:  # those of requests are among them
-        raise StoreUnavailableError(f"{what}: the connection broke ({error}).") from error
+    except (AzureError, OSError, HTTPException) as error:  # those of requests are among the second
+        match answer(error):
+            case Answer.UNKNOWN:
+                raise StoreUnavailableError(f"{what}: storage did not answer ({brief(error)}).") from error
+            case Answer.TRANSIENT:
+                said = f"{what}: storage answered {_status(error)} ({brief(error)})."
+                raise StoreUnavailableError(said, retry_after=retry_after(error)) from error
+            case Answer.PERMANENT:
+                raise StoreError(
+                    f"{what}: storage refused with {_status(error)} ({brief(error)})."
+                ) from error
 
 
-def _brief(error: AzureError) -> str:
-    return str(error.message or error).strip().partition("\n")[0][:200]
+def _status(error: BaseException) -> str:
+    return str(getattr(error, "status_code", None) or "no status")
+
+
+def brief(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return str(getattr(error, "message", None) or error).strip().partition("\n")[0][:200]
 
 
 def code_of(error: HttpResponseError) -> str:
