@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
 from concurrent.futures import InvalidStateError
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -217,7 +218,8 @@ class Deliverer(Flow[Working]):
 
     def _start(self, working: Working, lock: str | None, turn: Turn | None) -> Working | Settlement:
         handler, claim, stop = working.handler, working.claim, working.stop
-        self.heartbeats.watch(claim, stop, working.terms, lambda: self._give_up(working))
+        give_up = weakref.WeakMethod(self._give_up)  # a host that is gone leaves no heartbeats behind
+        self.heartbeats.watch(claim, stop, working.terms, lambda: (known := give_up()) and known(working))
         if claim.row.outbox:  # of an earlier attempt's checkpoints
             trouble = send_kept(self._sender, handler, working.delivery, claim.row)
             if trouble is not None:
