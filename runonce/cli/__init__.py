@@ -16,7 +16,7 @@ from runonce.cli.app import app
 
 MODULES = (
     *("look", "status", "audit", "run", "backfill", "serve", "enqueue"),
-    *("operate", "decide", "dead_letters", "manifest"),
+    *("operate", "decide", "dead_letters", "manifest", "project"),
 )
 """Modules with commands, in the order of `--help`."""
 

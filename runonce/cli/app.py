@@ -18,7 +18,7 @@ from runonce.errors import RunonceError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-LOOK, EXECUTE, OPERATE, DEPLOY, PROVE = "Look", "Run", "Operate", "Deploy", "See for yourself"
+LOOK, EXECUTE, OPERATE, DEPLOY, PROJECT = "Look", "Run", "Operate", "Deploy", "Your project"
 """The panels of `--help`."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead of a table.")]

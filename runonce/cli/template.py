@@ -1,0 +1,98 @@
+"""The files of a project, as `runonce init` writes them: this repository's own, but for what only it has.
+
+In a checkout they are read where they are; the build puts copies of them into the package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from runonce.errors import SettingsError
+
+BUILT, CHECKOUT = Path(__file__).parents[1] / "_template", Path(__file__).parents[2]
+STATE = ".runonce.json"
+HOSTS = ("functions", "container-apps", "local")
+OURS = ("EXCHANGE_RATES_URL", "INVOICE_SECONDS_PER_INVOICE")
+"""Settings of this repository's sample jobs."""
+MOVED = {"workflows/ci.yml": ".github/workflows/ci.yml"}
+YOURS = ("jobs/", "tests/", "README.md")
+"""Yours from the first moment: `upgrade` leaves them alone."""
+
+
+def root() -> Path:
+    """The folder that has the files: the package's own, or the checkout."""
+    for folder in (BUILT, CHECKOUT):
+        if (folder / "template" / "files.txt").is_file():
+            return folder
+    raise SettingsError("This installation of runonce has no project files; install a wheel or sdist of it.")
+
+
+def installed() -> str:
+    """The version of runonce that a project made now asks for."""
+    try:
+        return version("runonce")
+    except PackageNotFoundError:
+        project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return str(project["version"])
+
+
+def project_files(name: str, only: str | None) -> dict[str, str]:
+    """Path → text of every file of a project.
+
+    Args:
+        name: The project's name, as azd takes it.
+        only: One of `HOSTS`, or None for all of them.
+    """
+    folder = root()
+    wanted = {"any"}
+    if only != "local":
+        wanted |= {"azure", *(host for host in HOSTS if only in (None, host))}
+    found: dict[str, str] = {}
+    for line in (folder / "template" / "files.txt").read_text(encoding="utf-8").splitlines():
+        kind, _, path = line.partition(" ")
+        if kind in wanted:
+            found |= _read(folder, folder / path.strip())
+    for path, text in _read(folder / "template", folder / "template").items():
+        if path != "files.txt" and ("azure" in wanted or path not in MOVED):
+            found[MOVED.get(path, path)] = text
+    return {path: _theirs(path, text, name) for path, text in sorted(found.items())}
+
+
+def _read(folder: Path, start: Path) -> dict[str, str]:
+    paths = [start] if start.is_file() else sorted(path for path in start.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in paths
+        if "__pycache__" not in path.parts and path.name != "jobs.json"  # made from the project's own jobs
+    }
+
+
+def _theirs(path: str, text: str, name: str) -> str:
+    """A file of this repository without what only this repository has."""
+    lines = text.splitlines(keepends=True)
+    if path in (".funcignore", ".dockerignore"):
+        lines = [line for line in lines if not re.match(r"!/?runonce", line)]  # it is a package there
+    if path in ("infra/main.parameters.json", ".github/workflows/azure-dev.yml"):
+        lines = [line for line in lines if not any(setting in line for setting in OURS)]
+    if path == "azure.yaml":
+        lines = [f"name: {name}\n" if line.startswith("name: ") else line for line in lines]
+    if path == "requirements.txt":
+        lines.append(f"runonce=={installed()}\n")
+    return "".join(lines)
+
+
+def digest(text: str) -> str:
+    """What a file is recognised by."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def state_of(files: dict[str, str], name: str, only: str | None) -> str:
+    """What is noted for `upgrade`: the version, and what each file was when it was written."""
+    noted = {path: digest(text) for path, text in files.items() if not path.startswith(YOURS)}
+    state = {"version": installed(), "name": name, "only": only, "files": noted}
+    return json.dumps(state, indent=2) + "\n"
