@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runonce.errors import DefinitionError, ScheduleError
 from runonce.execution.options import MAX_ABANDONED
+from runonce.hosts.discover import both_read, sharing
 from runonce.hosts.purge import MAX_RUNTIME
 from runonce.schedules.host_cron import container_apps_cron, functions_timer
 from runonce.settings import Settings, StorageConnection
@@ -71,7 +72,8 @@ def make_manifest(found: Discovered, at: datetime) -> dict[str, Any]:
     begin = datetime(at.astimezone(UTC).year, 1, 1, tzinfo=UTC)  # so that it does not change from day to day
     jobs = sorted(found.jobs.values(), key=lambda job: job.name)
     handlers = sorted(found.handlers.values(), key=lambda handler: handler.name)
-    _check_alone(handlers)
+    for one, other in sharing(handlers):
+        raise DefinitionError(both_read(one, other))
     resources = resource_names([*(job.name for job in jobs), *(h.name for h in handlers)])
     defaults = Settings("default", StorageConnection())
     return {
@@ -194,17 +196,6 @@ def _size(size: Size | None) -> dict[str, str]:
 def _timeout(limit: float | None) -> int:
     """Seconds after which the platform ends an execution: later than the toolkit, which ends it well."""
     return NO_LIMIT if limit is None else ceil(limit) + START_UP
-
-
-def _check_alone(handlers: Iterable[Handler]) -> None:
-    readers: dict[str, str] = {}
-    for handler in handlers:
-        other = readers.setdefault(handler.queue.casefold(), handler.name)  # as the broker takes names
-        if other != handler.name:
-            raise DefinitionError(
-                f"Handlers {other!r} and {handler.name!r} both read {handler.entity!r}, and each message would go to "
-                f"one of them by chance; give each a queue of its own, or a topic with a subscription for each."
-            )
 
 
 def emulator_config(manifest: dict[str, Any]) -> dict[str, Any]:

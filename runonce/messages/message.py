@@ -10,7 +10,7 @@ from runonce.errors import InputError, LeaseLost, PermanentError
 from runonce.execution.checkpoint import Batches
 from runonce.messages.definition import path_parts
 from runonce.messages.rows import check_outbox
-from runonce.stores.columns import column_problem
+from runonce.stores.columns import LARGEST_TRANSACTION, column_problem, payload, row_problem
 from runonce.stores.protocols import MAX_TRANSACTION
 from runonce.transports.copies import known_as
 
@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 LONGEST_KEY = 512
 MAX_EFFECTS = MAX_TRANSACTION - 1
+CLAIM_PAYLOAD = 500_000
+"""Bytes that a claim's own row may take of its transaction: four texts of 32,000 characters, escaped."""
 
 
 class BadMessageError(PermanentError):
@@ -290,4 +292,13 @@ def _check_effects(handler: str, effects: Mapping[str, Mapping[str, Value]]) -> 
         for name, value in columns.items():
             taken = "the toolkit keeps that name for itself; use another" if name in ("name", "key") else None
             if (problem := taken or column_problem(name, value)) is not None:
-                raise InputError(f"Handler {handler}: row {row!r:.80}, column {name!r}: {problem}.")
+                raise InputError(f"Handler {handler}: row {row!r:.80}, column {name!r:.80}: {problem}.")
+        if (problem := column_problem("name", row)) is not None:
+            raise InputError(f"Handler {handler}: a row is called {row!r:.80}: {problem}.")
+        if (problem := row_problem({"name": row, "key": "", **columns})) is not None:
+            raise InputError(f"Handler {handler}: row {row!r:.80}: {problem}.")
+    if (size := sum(map(payload, effects.values()))) > LARGEST_TRANSACTION - CLAIM_PAYLOAD:
+        raise InputError(
+            f"Handler {handler}: {len(effects)} rows of {size:,} bytes in one commit, over "
+            f"{LARGEST_TRANSACTION - CLAIM_PAYLOAD:,}; keep the data in a blob."
+        )

@@ -12,7 +12,7 @@ from runonce.errors import InputError
 from runonce.execution.checkpoint import Batches, Checkpoint
 from runonce.execution.patience import patiently
 from runonce.runs.rows import entry_key, key_range
-from runonce.stores.columns import LONGEST_KEY, column_problem
+from runonce.stores.columns import LARGEST_TRANSACTION, LONGEST_KEY, column_problem, payload, row_problem
 from runonce.stores.protocols import MAX_TRANSACTION
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PAGE = 1000
 """Rows in one answer of a table (Azure Tables' limit)."""
+LARGEST_ENTRIES = LARGEST_TRANSACTION - 1_000_000
+"""Bytes of ledger entries in one commit: a transaction's, less the job's row and the run's, escaped."""
 MAX_ENTRIES = MAX_TRANSACTION - 2
 """Ledger entries in one commit: a transaction, less the job's row and the run's."""
 
@@ -139,6 +141,7 @@ class Ledger:
         self._lock = threading.Lock()
         self.staged: dict[str, dict[str, Value]] = {}
         """Entries by key that no commit has taken yet."""
+        self._sizes: dict[str, int] = {}
         self._under_way: frozenset[str] = frozenset()
 
     def record(self, key: str, **values: Value) -> None:
@@ -165,14 +168,24 @@ class Ledger:
                 raise InputError(
                     f"Job {self._job}: ledger entry {key!r} has {name}={value!r:.80}: {problem}."
                 )
+        entry: dict[str, Value] = {"key": key, **values}
+        if (problem := row_problem(entry)) is not None:
+            raise InputError(f"Job {self._job}: ledger entry {key!r}: {problem}.")
         with self._lock:
+            self._sizes = {other: self._sizes[other] for other in self.staged}
+            self._sizes[key] = payload(entry)
+            if sum(self._sizes.values()) > LARGEST_ENTRIES:
+                raise InputError(
+                    f"Job {self._job}: ledger entry {key!r} is one too many for a commit, which takes "
+                    f"{LARGEST_ENTRIES:,} bytes; use smaller batches, or keep the data in a blob."
+                )
             if key in self.staged or key in self._under_way:
                 raise InputError(f"Job {self._job}: ledger key {key!r} is recorded twice in one batch.")
             if len(self.staged) >= MAX_ENTRIES:
                 raise InputError(
                     f"Job {self._job}: more than {MAX_ENTRIES} ledger entries in one batch; use smaller batches."
                 )
-            self.staged[key] = {"key": key, **values}
+            self.staged[key] = entry
 
     def entries(self) -> Iterator[dict[str, Value]]:
         """Every entry ever committed for the job, by key, as {"key": …, column: value, …}.
@@ -207,7 +220,13 @@ class Ledger:
     def taken(self) -> Iterator[Mapping[str, Mapping[str, Value]]]:
         """Take out as many entries as one commit writes; they are put back when it fails."""
         with self._lock:
-            entries = dict(islice(self.staged.items(), MAX_ENTRIES))
+            entries: dict[str, dict[str, Value]] = {}
+            size = 0
+            for key, entry in islice(self.staged.items(), MAX_ENTRIES):
+                size += payload(entry)
+                if entries and size > LARGEST_ENTRIES:
+                    break
+                entries[key] = entry
             self.staged = {key: entry for key, entry in self.staged.items() if key not in entries}
             self._under_way = frozenset(entries)
         try:

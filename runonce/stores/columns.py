@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import types
+import unicodedata
 from collections.abc import Mapping  # noqa: TC003 - the codec reads the annotations
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -30,6 +31,20 @@ LONGEST_TEXT = 4000
 """Characters of an error kept on a row."""
 LONGEST_COLUMN = 32_000
 """UTF-16 units of a text in one column; the limit is 64 KiB (Azure Tables)."""
+LONGEST_COLUMN_NAME = 255
+"""Characters of a column's name (Azure Tables' limit)."""
+MOST_COLUMNS = 252
+"""Columns of a row, beside its keys and time stamp (Azure Tables' limit)."""
+LARGEST_ROW = 2**20
+"""Bytes of a row (Azure Tables' limit)."""
+KEYS_SIZE = 4 + 4 * 500 + 100
+"""Bytes of a row's keys and time stamp, at most."""
+LARGEST_TRANSACTION = 4 * 2**20
+"""Bytes of a transaction's request (Azure Tables' limit)."""
+OVERHEAD = 3000
+"""Bytes of a row's request around its values: headers, address, types."""
+LETTERS = {"Lu", "Ll", "Lt", "Lm", "Lo", "Nl"}
+REST_OF_NAME = {"Mn", "Mc", "Nd", "Pc"}
 LONGEST_KEY = 500
 """Characters of a row's key; the limit is 1 KiB (Azure Tables)."""
 
@@ -136,17 +151,53 @@ def _mapping(text: str) -> dict[str, Any]:
     return value
 
 
-def column_problem(name: str, value: object) -> str | None:
+def column_problem(name: str, value: object) -> str | None:  # noqa: PLR0911 - one answer for each problem
     """Why a table cannot hold this value under this name, with the remedy; None when it can."""
     if name in ("PartitionKey", "RowKey", "Timestamp"):
         return "tables keep that name for themselves; use another"
+    if not _is_identifier(name):
+        return f"a column's name is 1 to {LONGEST_COLUMN_NAME} letters, digits and _, not a digit first; use another"
     if not isinstance(value, str | int | float | bool):
         return f"it is a {type(value).__name__}; a column is text, a number or a boolean"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "a whole number has at most 64 bits; keep it as text"
     if isinstance(value, str) and len(value.encode("utf-16-le", "surrogatepass")) > 2 * LONGEST_COLUMN:
         return f"a text has at most {LONGEST_COLUMN} characters; keep it in a blob"
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        return "it is not valid Unicode: it holds half a surrogate pair, as of an emoji cut in two"
     return None
+
+
+def _is_identifier(name: object) -> bool:
+    """Whether Azure Tables take it: a C# identifier (Understanding the Table service data model, REST reference)."""
+    return (
+        isinstance(name, str)
+        and 0 < len(name) <= LONGEST_COLUMN_NAME
+        and (name[0] == "_" or unicodedata.category(name[0]) in LETTERS)
+        and all(unicodedata.category(character) in LETTERS | REST_OF_NAME for character in name)
+    )
+
+
+def row_problem(values: Mapping[str, Value]) -> str | None:
+    """Why a table cannot hold these columns in one row, with the remedy; None when it can. See `column_problem` too."""
+    if len(values) > MOST_COLUMNS:
+        return (
+            f"it has {len(values)} columns with the toolkit's own, over {MOST_COLUMNS}; keep some in a blob"
+        )
+    size = sum(2 * len(name) + 8 + _size(value) for name, value in values.items()) + KEYS_SIZE
+    if size > LARGEST_ROW:
+        return f"it takes {size:,} bytes, over {LARGEST_ROW:,}; keep the data in a blob"
+    return None
+
+
+def _size(value: Value) -> int:
+    """Bytes of a value in a row."""
+    return 4 + len(value.encode("utf-16-le", "surrogatepass")) if isinstance(value, str) else 8
+
+
+def payload(values: Mapping[str, Value]) -> int:
+    """Bytes that a row takes on its way to the table, at most."""
+    return len(json.dumps(dict(values))) + OVERHEAD
 
 
 def to_text(instant: datetime | None) -> str:

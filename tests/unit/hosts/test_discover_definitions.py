@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runonce.errors import UnknownJobError
 from runonce.hosts.discover import discover
 from tests.support.command_line import CommandLine, invoke
 from tests.support.job_files import job_files
@@ -186,3 +187,38 @@ def test_the_commands_complain_of_a_name_defined_twice(tmp_path: Path, command: 
         ended = invoke(cli.context(), *command, columns=400)
     assert ended.exit_code == 5
     assert "a.py: job 'x' is defined twice" in ended.output
+
+
+SHARING = {
+    "one file": {
+        "a": '@handler(queue="bills")\ndef first(m): ...\n@handler(queue="Bills")\ndef second(m): ...'
+    },
+    "two files": {
+        "a": '@handler(queue="bills")\ndef first(m): ...',
+        "b": '@handler(queue="BILLS")\ndef second(m): ...',
+    },
+    "a subscription": {
+        "a": '@handler(topic="Bills", subscription="Mail")\ndef first(m): ...',
+        "b": '@handler(topic="bills", subscription="mail", forward=False)\ndef second(m): ...\n'
+        '@handler(topic="bills", subscription="mail")\ndef third(m): ...',
+    },
+    "what it forwards to": {
+        "a": '@handler(topic="bills", subscription="mail")\ndef first(m): ...',
+        "b": '@handler(queue="bills.Mail")\ndef second(m): ...',
+    },
+}
+
+
+@pytest.mark.parametrize("files", SHARING.values(), ids=SHARING)
+def test_handlers_that_share_a_queue_do_not_run(folder: Path, files: dict[str, str]) -> None:
+    """Each would take the other one's messages, so both are left out and told; what is beside them runs."""
+    write(folder, fine='@handler(queue="others")\ndef other(m): ...', **files)
+    found = discover(folder)
+    assert "first" not in found.handlers
+    assert "second" not in found.handlers or "third" not in found.handlers
+    assert "other" in found.handlers
+    told = str(found.broken[0])
+    assert "'first' and '" in told
+    assert "a queue of its own" in told
+    with pytest.raises(UnknownJobError, match="a queue of its own"):  # what `work first` says, with 5
+        found.handler("first")

@@ -739,6 +739,16 @@ BAD_ROWS: dict[str, tuple[Any, str]] = {
     "a long number": ({"row": {"n": 2**63}}, "64 bits"),
     "a taken name": ({"row": {"Timestamp": 1}}, "keep that name"),
     "the toolkit's own": ({"row": {"key": 1}}, "keeps that name"),
+    "a name with a dash": ({"row": {"invoice-id": 1}}, "letters, digits and _"),
+    "a name of OData's": ({"row": {"odata.type": 1}}, "letters, digits and _"),
+    "251 columns": ({"row": {f"c{n}": n for n in range(251)}}, "over 252"),
+    "a row of 1 MiB": ({"row": {f"c{n}": "x" * 32_000 for n in range(17)}}, "over 1,048,576"),
+    "rows of 4 MiB": (
+        {str(n): {f"c{m}": "x" * 32_000 for m in range(12)} for n in range(10)},
+        "in one commit, over",
+    ),
+    "half a character": ({"row": {"text": "\ud83d"}}, "not valid Unicode"),
+    "a row's own name": ({"\ud83d": {"text": ""}}, "not valid Unicode"),
 }
 
 

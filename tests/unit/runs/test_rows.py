@@ -223,6 +223,16 @@ def test_final_outcomes_are_those_nothing_starts_again() -> None:
         ("RowKey", "x"),
         ("PartitionKey", "x"),
         ("Timestamp", "x"),
+        ("", "x"),
+        ("invoice-id", "x"),
+        ("first name", "x"),
+        ("1st", "x"),
+        ("a.b", "x"),
+        ("a@odata.type", "x"),
+        ("a" * 256, "x"),
+        ("a\u00b7", "x"),
+        ("a\u200d", "x"),
+        ("a", "\udc00"),
         ("a", None),
         ("a", b"x"),
         ("a", [1]),
@@ -243,3 +253,9 @@ def test_what_no_table_holds_is_told(name: str, value: object) -> None:
 def test_what_a_table_holds_is_fine(value: object) -> None:
     """The largest numbers and texts a table takes are taken."""
     assert column_problem("rowkey", value) is None
+
+
+@pytest.mark.parametrize("name", ["a", "_", "_1", "Größe", "数量", "a" * 255, "x\u0301"])
+def test_a_name_that_azure_takes_is_fine(name: str) -> None:
+    """C# identifiers of any alphabet are names of columns."""
+    assert column_problem(name, 1) is None
