@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from runonce.errors import HostStopping, StoreError
 from runonce.execution.threads import start_thread
 from runonce.hosts.signals import end_process, heard
+from runonce.hosts.watch import Watch
 from runonce.runs.recovery import recover
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class LocalHost:
         self._stopping = dispatcher.stop.event
         self._slots = threading.Semaphore(MAX_REQUESTS)
         self._fault: BaseException | None = None
+        self._asked = threading.Event()
+        self._watch = Watch(dispatcher, self._asked.set)
 
     def serve(self) -> int:
         """Serve until SIGTERM, Ctrl-C, or the dispatcher's stop signal; then drain. The exit code.
@@ -54,7 +57,7 @@ class LocalHost:
         the host itself failed.
         """
         with heard(self._on_signal):
-            for work in (self._timers, self._recovery, self._requests):
+            for work in (self._timers, self._recovery, self._requests, self._signs):
                 start_thread(self._guarded(work), f"runonce{work.__name__}")
             for consumer in self._consumers:
                 self._consuming.append(start_thread(self._guarded(consumer.run_for_ever), "runonce-consumer"))
@@ -76,7 +79,9 @@ class LocalHost:
         if not drained or any(thread.is_alive() for thread in self._consuming):
             for job in self._dispatcher.abandon():
                 log.error("%s did not stop in time; it was released and goes on elsewhere", job)
+            self._watch.leave()
             end_process(EXIT_STUCK)
+        self._watch.leave()
         log.info("stopped")
         return 0 if self._fault is None else EXIT_FAULT
 
@@ -136,6 +141,10 @@ class LocalHost:
         while not self._clock.wait(self._stopping, self._dispatcher.settings.recovery_interval):
             recover(self._dispatcher)
 
+    def _signs(self) -> None:
+        """Check in, and look after hosts that vanished."""
+        self._watch.run()
+
     # -- requests -----------------------------------------------------------------------------------------------
 
     def _requests(self) -> None:
@@ -167,7 +176,8 @@ class LocalHost:
             log.warning("the internal queue is out of reach, trying again: %s", error)
             self._clock.wait(self._stopping, REST)
             return None
-        self._clock.wait(self._stopping, POLL)
+        self._clock.wait(self._asked, POLL)
+        self._asked.clear()
         return None
 
     def _handling(self, body: str) -> Callable[[], None]:

@@ -59,6 +59,7 @@ class Config:
     threads: int = 0
     fire_times: list[str] = field(default_factory=list)
     start: str = START.isoformat()
+    recovery_interval: float = 2.5
     stubborn: bool = False
     """After a refusal, believe in the lease all the same and try again."""
 
@@ -67,7 +68,7 @@ class Config:
             self.namespace,
             StorageConnection(self.connection_string),
             LeaseTerms(15, 5, 2),
-            recovery_interval=2.5,
+            recovery_interval=self.recovery_interval,
             misfire_grace=3.0,
             shutdown_timeout=5.0,
         )
