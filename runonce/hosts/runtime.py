@@ -130,7 +130,17 @@ class Runtime:
     @cached_property
     def dispatcher(self) -> Dispatcher:
         """What runs scheduled jobs."""
-        return Dispatcher(self.jobs, self.stores, self.settings, self.clock, host=self.host, stop=self.stop)
+        from runonce.messages.of_jobs import JobsMessages  # noqa: PLC0415 - only where jobs run
+
+        return Dispatcher(
+            self.jobs,
+            self.stores,
+            self.settings,
+            self.clock,
+            host=self.host,
+            stop=self.stop,
+            follow_ups=JobsMessages(lambda: self.sender),
+        )
 
     @cached_property
     def transport(self) -> Transport:

@@ -14,7 +14,7 @@ import logging
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runonce.errors import ConflictError, Fenced, StoreError, StoreUnavailableError
 from runonce.execution.owned import Owned
@@ -179,6 +179,9 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         checkpoint: str,
         progress: Mapping[str, int],
         entries: Mapping[str, Mapping[str, Value]] | None = None,
+        *,
+        outbox: tuple[Mapping[str, Any], ...] = (),
+        follow_ups: int = 0,
     ) -> None:
         """Keep a checkpoint, and the ledger entries with it: all or nothing, one call.
 
@@ -189,7 +192,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         """
         self._change(
             lambda row: row,
-            lambda run: _kept(run, checkpoint, progress),
+            lambda run: replace(_kept(run, checkpoint, progress), outbox=outbox, follow_ups=follow_ups),
             entries or {},
         )
 
@@ -202,6 +205,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         counted: bool = True,
         retry_at: datetime | None = None,
         entries: Mapping[str, Mapping[str, Value]] | None = None,
+        outbox: tuple[Mapping[str, Any], ...] = (),
     ) -> None:
         """Record how the run ended, with the last ledger entries or not at all; raises as `save` does.
 
@@ -220,6 +224,8 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
                 pending[fire_time] = Pending("retrying", retry_at or now, params=self.run.params)
             if outcome is Outcome.STOPPED:  # the dispatcher asks at once
                 pending[fire_time] = Pending("stopped", now, asked_at=now, params=self.run.params)
+            if outcome.is_final and outbox:
+                pending[fire_time] = Pending("unsent", now, asked_at=now, params=self.run.params)
             return replace(
                 row,
                 running=None,
@@ -241,6 +247,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
                 failures=run.failures + failed,
                 retry_at=retry_at,
                 finished_at=now,
+                outbox=outbox,
             )
 
         self._change(settle_job, settle_run, entries or {})
@@ -248,7 +255,11 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
     def next_due(self) -> datetime | None:
         """The oldest other fire time of the job that is unfinished and due, as far as this claim knows."""
         now = self._registry.clock.now()
-        due = (t for t, p in self._rows[0].pending.items() if p.why != "running" and p.is_due(now))
+        due = (
+            t
+            for t, p in self._rows[0].pending.items()
+            if p.why not in ("running", "unsent") and p.is_due(now)
+        )
         return min(due, default=None)
 
     def passed(self) -> datetime | None:

@@ -93,7 +93,8 @@ def replay(dispatcher: Dispatcher, which: Which) -> RunRow:
                 f"{which} is not finished: `runonce resume-run {which.job} --at {which.at}` goes on with it, "
                 f"`runonce cancel {which.job} --at {which.at} --why …` ends it."
             )
-        run = replace(run, generation=run.generation + 1, failures=0, abandoned=0, checkpoint="", progress={})
+        run = replace(run, generation=run.generation + 1, failures=0, abandoned=0)
+        run = replace(run, checkpoint="", progress={}, outbox=(), follow_ups=0)
         waiting = Pending("replayed", now, asked_at=now, params=which.params)
         return _pending(row, which, waiting), _decided(dispatcher, which, run, "replayed")
 
@@ -133,7 +134,8 @@ def cancel(dispatcher: Dispatcher, which: Which) -> RunRow:
 
     def cancelled(row: JobRow, run: RunRow | None) -> tuple[JobRow, RunRow]:
         nonlocal holder
-        if run is not None and run.outcome.is_final and which.fire_time not in row.pending:
+        waiting = row.pending.get(which.fire_time)
+        if run is not None and run.outcome.is_final and (waiting is None or waiting.why == "unsent"):
             raise InputError(f"{which} has ended as {run.outcome}; there is nothing to cancel.")
         if run is None and which.fire_time not in row.pending and not _is_named(dispatcher, which):
             raise InputError(f"{which}: nobody asked for it, and the schedule does not name it.")

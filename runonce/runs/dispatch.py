@@ -39,6 +39,7 @@ from runonce.execution.stop import StopSignal
 from runonce.execution.terms import terms
 from runonce.execution.threads import start_thread
 from runonce.runs.claim import Claim, claim
+from runonce.runs.follow_ups import send_left
 from runonce.runs.plan import By, Refused
 from runonce.runs.requests import MOST_HELD, put_back, put_back_unknown, read_request, send_request
 from runonce.runs.result import Refusal, Result
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from runonce.clock import Clock
     from runonce.runs.definition import ScheduledJob
+    from runonce.runs.follow_ups import FollowUps
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores, Value
 
@@ -90,7 +92,9 @@ class Dispatcher(Flow[Started]):
         *,
         host: str,
         stop: StopSignal | None = None,
+        follow_ups: FollowUps | None = None,
     ) -> None:
+        self.follow_ups = follow_ups
         self.server_clock = ServerClock(clock, host)
         registry = Registry(stores.runs, settings.namespace, self.server_clock, host)
         super().__init__(stores, settings, registry, stop)
@@ -188,6 +192,7 @@ class Dispatcher(Flow[Started]):
             lease.release()
             raise
         if isinstance(claimed, Refused):
+            send_left(self.follow_ups, self.registry, claimed.unsent)
             lease.release()
             # Given up for good without being run: somebody must hear of it.
             if claimed.outcome is not Outcome.SKIPPED:
@@ -232,6 +237,7 @@ class Dispatcher(Flow[Started]):
             blobs=blobs,
             log=run_logger(job.name, f"{claimed.run.fire_time:%Y-%m-%dT%H:%M:%SZ}", claimed.run.attempt),
             deadline=limits.deadline,
+            follow_ups=self.follow_ups,
         )
         started = Started(
             who=f"Job {job.name}",
@@ -272,6 +278,7 @@ class Dispatcher(Flow[Started]):
             self._over_its_time(started)
         try:
             result = self._record(started, self._judge(started, error))
+            send_left(self.follow_ups, self.registry, started.claim.run)
         finally:
             started.stop.detach()
             started.lease.release()
@@ -341,6 +348,7 @@ class Dispatcher(Flow[Started]):
                 counted=result.counted,
                 retry_at=result.again_at,
                 entries=entries,
+                outbox=started.run.outbox.at_the_end(succeeded=succeeded),
             )
 
         try:

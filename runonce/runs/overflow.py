@@ -23,7 +23,7 @@ KEPT = 50
 """Fire times on a job's row that wait, beside one that runs, those that were missed and operators' decisions."""
 AT_ONCE = 45
 """Rows moved in one transaction, and as many may have to make room for them."""
-MOVED: tuple[Unfinished, ...] = ("retrying", "stopped", "abandoned", "asked")
+MOVED: tuple[Unfinished, ...] = ("retrying", "stopped", "abandoned", "asked", "unsent")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class Refused:
     outcome: Outcome = Outcome.SKIPPED
     not_before: datetime | None = None
     """When it may be run, where that is all there is against it."""
+    unsent: RunRow | None = None
+    """The run that has ended, where its follow-up messages are all that is left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,9 @@ def _orphaned(row: JobRow, fire_time: datetime) -> JobRow:
     return replace(row, pending={**row.pending, row.running: replace(orphan, why="abandoned")})
 
 
-def _settled(job: ScheduledJob, row: JobRow, previous: RunRow, who: Claimant) -> Plan | None:
+def _settled(  # noqa: PLR0911 - one answer for each way a fire time can stand
+    job: ScheduledJob, row: JobRow, previous: RunRow, who: Claimant
+) -> Plan | None:
     """The plan for a fire time that must not run (again), or None when it may."""
     if previous.outcome.is_final:
         pending = row.pending.get(previous.fire_time)
@@ -179,7 +183,10 @@ def _settled(job: ScheduledJob, row: JobRow, previous: RunRow, who: Claimant) ->
             return None
         ended = to_text(previous.finished_at and previous.finished_at.replace(microsecond=0))
         how = f"; `runonce replay {job.name} --at {to_text(previous.fire_time)}` runs it again from its beginning"
-        return _without(row, previous, None, Refused(f"already {previous.outcome} at {ended}{how}"))
+        refused = Refused(f"already {previous.outcome} at {ended}{how}")
+        if pending is not None and pending.why == "unsent":
+            return Plan(row, None, refused=replace(refused, unsent=previous))
+        return _without(row, previous, None, refused)
     if previous.outcome is not Outcome.RUNNING:
         return None
     abandoned = replace(previous, abandoned=previous.abandoned + 1, finished_at=who.now)

@@ -12,7 +12,7 @@ from collections.abc import Mapping  # noqa: TC003 - the codec reads the annotat
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from runonce.stores.columns import Columns, compact, decode, from_text, to_text
@@ -49,7 +49,9 @@ class Outcome(StrEnum):
         return self not in (Outcome.RUNNING, Outcome.RETRYING, Outcome.STOPPED, Outcome.ABANDONED)
 
 
-Unfinished = Literal["running", "abandoned", "retrying", "stopped", "missed", "asked", "resumed", "replayed"]
+Unfinished = Literal[
+    "running", "abandoned", "retrying", "stopped", "missed", "asked", "resumed", "replayed", "unsent"
+]
 AGAIN: tuple[Unfinished, ...] = ("resumed", "replayed")
 """An operator's decision to start what has ended."""
 
@@ -183,6 +185,10 @@ class RunRow(Columns):
     """Earlier attempts, oldest first."""
     decisions: tuple[str, ...] = ()
     """What operators decided about it: when, who, what and why; oldest first."""
+    outbox: tuple[Mapping[str, Any], ...] = ()
+    """Follow-up messages of the latest write; sent after it."""
+    follow_ups: int = 0
+    """How many follow-up messages there were up to the latest write."""
     params: str = ""
     """JSON of the parameters that differ from the function's own defaults; what they are is part of which run it is."""
 

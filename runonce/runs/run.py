@@ -6,11 +6,12 @@ import threading
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runonce.errors import InputError
 from runonce.execution.checkpoint import Batches, Checkpoint
 from runonce.execution.patience import patiently
+from runonce.runs.follow_ups import Outbox
 from runonce.runs.rows import entry_key, key_range
 from runonce.stores.columns import LARGEST_TRANSACTION, LONGEST_KEY, column_problem, payload, row_problem
 from runonce.stores.protocols import MAX_TRANSACTION
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from runonce.execution.log import RunLogger
     from runonce.execution.registry import Registry
     from runonce.execution.stop import StopSignal
+    from runonce.messages.definition import Handler
     from runonce.runs.claim import Claim
+    from runonce.runs.follow_ups import FollowUps
     from runonce.stores.protocols import Row, Value
 
 T = TypeVar("T")
@@ -49,25 +52,36 @@ class Run:
         blobs: Blobs,
         log: RunLogger,
         deadline: float,
+        follow_ups: FollowUps | None = None,
     ) -> None:
         self.job: str = claim.run.job
         """The job's name."""
         self.fire_time: datetime = claim.run.fire_time
-        """The instant the schedule named, in UTC; the same forevery attempt."""
+        """The instant the schedule named, in UTC; the same for every attempt."""
         self.attempt: int = claim.run.attempt
         """1 for the first start, one more for each restart of whatever kind."""
         self.fencing_token: int = claim.run.token
         """Rises with every claim of the job. Give it to what you write to, and have older ones refused there."""
         self.idempotency_key: str = claim.run.idempotency_key
-        """The same forevery attempt. Give it to what you call, so that a repeated call has one effect."""
+        """The same for every attempt. Give it to what you call, so that a repeated call has one effect."""
         self.log = log
         """A logger that names this run in every line."""
         self.blobs = blobs
         """The namespace's blobs; writes are refused once a newer run of the job has written."""
         self.ledger = Ledger(registry, self.job, lease.check)
         """Entries that are committed with the next checkpoint, each key once forever."""
+        self.outbox = Outbox(claim.run, follow_ups)
+        """Messages that the next commit takes along."""
+
+        def save(
+            checkpoint: str, progress: Mapping[str, int], entries: Mapping[str, Mapping[str, Value]]
+        ) -> None:
+            kept, count = self.outbox.noted()
+            claim.save(checkpoint, progress, entries, outbox=kept, follow_ups=count)
+            self.outbox.send(kept)
+
         self.checkpoint = Checkpoint(
-            f"Job {self.job}", claim.save, claim.run.checkpoint, claim.run.progress, self.ledger
+            f"Job {self.job}", save, claim.run.checkpoint, claim.run.progress, self.ledger
         )
         """What an earlier attempt saved, and saving."""
         self._registry = registry
@@ -107,6 +121,22 @@ class Run:
     def remaining(self) -> float:
         """Seconds left of the job's max_runtime, infinite without one; 0.0 once the run is told to stop."""
         return 0.0 if self.stopping else max(0.0, self._deadline - self._registry.clock.elapsed())
+
+    def enqueue(self, handler: Handler, body: Any, *, key: str | None = None) -> None:
+        """Send a message to a handler with the checkpoint or batch that comes next, or with the run's success.
+
+        Its id comes from the job, the fire time and the message's ordinal, so that it is the same message when a
+        later attempt sends it again.
+
+        Args:
+            handler: Whom it is for; what `@handler` made of the function.
+            body: bytes and text as they are (UTF-8); anything else as JSON.
+            key: What the message id is made of besides.
+
+        Raises:
+            InputError: The body is not JSON, or the messages of one commit are too large for the run's row.
+        """
+        self.outbox.add(handler, body, key)
 
     def batches(self, items: Iterable[T], *, size: int, name: str = "items") -> Batches[T]:
         """The items in batches, from the first batch an earlier attempt did not finish.
