@@ -1,5 +1,6 @@
 """Commands for messages that were dead-lettered: dead-letters list, show, replay, purge."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +15,14 @@ from runonce.cli.context import Context
 from runonce.cli.exits import Exit
 from runonce.errors import InputError, StoreError, TransportError
 from runonce.hosts.runtime import check_transport
-from runonce.messages.dead_letters import DeadLetterView, view
+from runonce.messages.dead_letters import DeadLetterView, let_expire, may_have_happened, view
 from runonce.messages.dead_letters import replay as replay_one
 from runonce.messages.definition import Handler
 from runonce.transports.ids import root
 from runonce.transports.protocols import Dead, DeadLetters
 
-AT_ONCE = 32
-"""Dead letters taken in one go."""
+AT_ONCE, LOOKED_AT_ONCE = 32, 500
+"""Dead letters taken in one go: to act on each, or to find some among them."""
 
 dead_letters = group(
     "dead-letters", OPERATE, "Messages that were dead-lettered: look at them, send them again, remove them."
@@ -189,6 +190,11 @@ class _Worked:
 
     done: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+class _LeftOut(Exception):  # noqa: N818 - no error
+    """This one is not for `--all`."""
 
 
 def _work(letters: DeadLetters, wanted: set[str] | None, act: Callable[[Dead], str]) -> _Worked:
@@ -201,7 +207,8 @@ def _work(letters: DeadLetters, wanted: set[str] | None, act: Callable[[Dead], s
     left: list[Dead] = []
     try:
         while True:
-            taken = letters.take(AT_ONCE)
+            # Those that are not wanted are held until the end, so they are gone through in large steps.
+            taken = letters.take(AT_ONCE if wanted is None else LOOKED_AT_ONCE)
             if all(dead.place in seen for dead in taken):
                 left += taken
                 break
@@ -211,6 +218,9 @@ def _work(letters: DeadLetters, wanted: set[str] | None, act: Callable[[Dead], s
                     continue
                 try:
                     sent.add(act(dead))
+                except _LeftOut:
+                    worked.left_out.append(_id(dead))
+                    left.append(dead)
                 except (StoreError, TransportError) as error:  # one that cannot be sent keeps no other back
                     worked.refused[_id(dead)] = str(error)
                     left.append(dead)
@@ -219,7 +229,8 @@ def _work(letters: DeadLetters, wanted: set[str] | None, act: Callable[[Dead], s
             seen |= {dead.place for dead in taken}
     finally:
         for dead in left:
-            letters.put_back(dead)
+            with contextlib.suppress(TransportError):  # held for too long, it is back by itself
+                letters.put_back(dead)
     return worked
 
 
@@ -245,19 +256,33 @@ def replay(
     handler: HandlerName,
     ids: Ids = None,
     every: All = False,
+    from_scratch: Annotated[
+        bool,
+        typer.Option(
+            "--from-scratch", help="Also where the claim is gone, and how far it had come is not known."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Send dead letters through again.
 
     Each becomes a new generation of its claim, with all its retries and another idempotency key. One whose claim is
-    done is refused. Ends with 3 when nothing was replayed, with 4 when some were refused.
+    done is refused. With --all those are left out whose effect may have happened already (Unknown,
+    DoneButNotRecorded): find out, then name them with --id. Ends with 3 when nothing was replayed, with 4 when some
+    were refused.
     """
     wanted = _wanted(ids, every)
     context = Context.of(ctx)
     found = context.handler(handler)
     with _opened(context, found) as letters:
         claims, sender = context.runtime.claims, context.runtime.sender
-        worked = _work(letters, wanted, lambda dead: replay_one(claims, sender, found, letters, dead))
+
+        def act(dead: Dead) -> str:
+            if wanted is None and may_have_happened(claims, found, dead):
+                raise _LeftOut
+            return replay_one(claims, sender, found, letters, dead, from_scratch=from_scratch)
+
+        worked = _work(letters, wanted, act)
     _end(found, worked, "replayed", as_json=as_json)
 
 
@@ -292,6 +317,7 @@ def purge(
 
         def remove(dead: Dead) -> str:
             letters.remove(dead)
+            let_expire(context.runtime.claims, found, dead)
             return ""
 
         worked = _work(letters, wanted, remove)
@@ -301,12 +327,24 @@ def purge(
 def _end(handler: Handler, worked: _Worked, what: str, *, as_json: bool) -> None:
     code = Exit.NOT_FINISHED if worked.refused else Exit.DONE if worked.done else Exit.NOTHING_RAN
     if as_json:
+        left_out = {"left_out": worked.left_out} if what == "replayed" else {}
         output.print_json(
-            {"handler": handler.name, what: worked.done, "refused": worked.refused, "exit_code": int(code)}
+            {
+                "handler": handler.name,
+                what: worked.done,
+                "refused": worked.refused,
+                **left_out,
+                "exit_code": int(code),
+            }
         )
     else:
         count = len(worked.done)
         typer.echo(f"{handler.name}: {count:,} dead letter{'' if count == 1 else 's'} {what}")
         for reason in worked.refused.values():
             output.warn(reason)
+        if worked.left_out:
+            output.note(
+                f"{len(worked.left_out):,} left out, whose effect may have happened (Unknown, DoneButNotRecorded); "
+                f"find out, then replay each with --id, or purge it"
+            )
     raise typer.Exit(code)

@@ -7,7 +7,9 @@ idempotency key, for the operator has decided that the effect shall happen (agai
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from runonce.errors import ConflictError, PermanentError, StoreError
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from runonce.transports.protocols import DeadLetters, Sender
 
 TRIES = 5
+MAY_REPEAT = {"Unknown", "DoneButNotRecorded"}
+"""Reasons of dead letters whose effect may have happened."""
+CLAIMED = {"Failed", "Abandoned", "FollowUpRefused", *MAY_REPEAT}
+"""Reasons of dead letters that had a claim."""
 COUNTED = "MaxDeliveryCountExceeded"
 """The broker's word for a message that it delivered as often as it may, which is no reason."""
 
@@ -88,17 +94,26 @@ def _judged(row: MessageRow | None, fingerprint: str) -> tuple[str, str]:
     return COUNTED, row.reason
 
 
-def replay(registry: Registry, sender: Sender, handler: Handler, letters: DeadLetters, dead: Dead) -> str:
+def replay(
+    registry: Registry,
+    sender: Sender,
+    handler: Handler,
+    letters: DeadLetters,
+    dead: Dead,
+    *,
+    from_scratch: bool = False,
+) -> str:
     """Send a taken dead letter through once more; the id it goes under.
 
     First the claim is reopened, then the message sent, then the dead letter removed: whatever dies in between,
     the message is still there, and the claim lets it have one effect.
 
     Raises:
-        StoreError: Its claim says that it is done, so replaying it would change nothing.
+        StoreError: Its claim says that it is done, so replaying it would change nothing; or the claim is gone, and with
+            it what was done already, unless that is to be done `from_scratch`.
     """
     delivery = dead.delivery
-    generation = _reopen(registry, handler, dead)
+    generation = _reopen(registry, handler, dead, from_scratch=from_scratch)
     sent_as = known_as(delivery)
     message_id = replay_id(handler.queue, handler.name, sent_as, delivery.body, generation, dead.place)
     sender.send(
@@ -119,7 +134,36 @@ def replay(registry: Registry, sender: Sender, handler: Handler, letters: DeadLe
     return message_id
 
 
-def _reopen(registry: Registry, handler: Handler, dead: Dead) -> int:
+def may_have_happened(registry: Registry, handler: Handler, dead: Dead) -> bool:
+    """Whether its effect may have happened, and nobody knows."""
+    one = view(registry, handler, dead)
+    return one.reason in MAY_REPEAT and (one.row is None or one.row.state is not State.DONE)
+
+
+def let_expire(registry: Registry, handler: Handler, dead: Dead) -> None:
+    """Its dead letter is removed: what is known of a message that failed need not be kept for ever any more."""
+    try:
+        key = read_key(handler, Message(handler, dead.delivery))
+    except PermanentError:
+        return
+    partition, row_key = place(registry.namespace, handler.entity, handler.name, key)
+    read = registry.table.get(partition, row_key)
+    row = None if read is None else decode_message(read)
+    if read is None or row is None or row.state not in (State.FAILED, State.UNKNOWN):
+        return
+    kept = registry.clock.now() + timedelta(seconds=handler.retention)
+    with suppress(ConflictError):  # somebody has a use for it
+        registry.table.commit(partition, [Replace(row_key, encode(replace(row, expires_at=kept)), read.etag)])
+
+
+def _had_a_claim(registry: Registry, handler: Handler, dead: Dead) -> bool:
+    """Whether a claim must have been made that is no longer there."""
+    came = dead.delivery.enqueued_at
+    old = came is not None and registry.clock.now() - came > timedelta(seconds=handler.retention)
+    return old or dead.reason in CLAIMED
+
+
+def _reopen(registry: Registry, handler: Handler, dead: Dead, *, from_scratch: bool) -> int:
     """The claim's new generation, or 0 when there is no claim to reopen."""
     message = Message(handler, dead.delivery)
     try:
@@ -129,6 +173,12 @@ def _reopen(registry: Registry, handler: Handler, dead: Dead) -> int:
     partition, row_key = place(registry.namespace, handler.entity, handler.name, key)
     for _ in range(TRIES):
         read = registry.table.get(partition, row_key)
+        if read is None and not from_scratch and _had_a_claim(registry, handler, dead):
+            raise StoreError(
+                f"Handler {handler.name}, message {dead.delivery.message_id}: the claim of key {key!r} is gone, and "
+                f"with it how far it had come: a replay would begin from nought and send its follow-ups again. If "
+                f"that may be, add --from-scratch."
+            )
         if read is None:
             return 0
         row = decode_message(read)

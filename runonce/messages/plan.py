@@ -179,6 +179,9 @@ def _reconciled(handler: Handler, row: MessageRow, arrival: Arrival, happened: b
 
 
 def finished(handler: Handler, row: MessageRow, state: State, now: datetime, reason: str = "") -> MessageRow:
-    """The row when nothing more is to be done about the message."""
-    kept = timedelta(seconds=handler.retention)
-    return replace(row, state=state, reason=reason, finished_at=now, retry_at=None, expires_at=now + kept)
+    """The row when nothing more is to be done about the message.
+
+    A failed one is kept for as long as its dead letter may be: until an operator replays or purges that.
+    """
+    kept = None if state is State.FAILED else now + timedelta(seconds=handler.retention)
+    return replace(row, state=state, reason=reason, finished_at=now, retry_at=None, expires_at=kept)

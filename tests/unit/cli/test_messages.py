@@ -276,6 +276,32 @@ def test_a_replay_of_what_took_effect_is_refused(cli: CommandLine) -> None:
     assert cli.transport.bodies("invoices/dead") == []
 
 
+def test_all_leaves_out_what_may_have_happened(cli: CommandLine) -> None:
+    """--all replays no message whose effect may have happened, and says how many; named by its id each is replayed."""
+    put_aside(cli, '{"id": 1, "bad": true}')
+    cli("enqueue", "send_invoice", "--json", '{"id": 2}')
+    found = cli.context().handler("send_invoice")
+    inbox = cli.transport.inbox(found)
+    [received] = inbox.receive(1, 0.0)
+    inbox.settle(received, DeadLetter("Unknown", "its host died"))
+    made = cli.json("dead-letters", "replay", "send_invoice", "--all")
+    assert (made["replayed"], made["left_out"], made["exit_code"]) == (["invoices:1"], ["invoices:2"], 0)
+    again = cli("dead-letters", "replay", "send_invoice", "--all")
+    assert (again.exit_code, "1 left out, whose effect may have happened" in again.stderr) == (3, True)
+    named = ("dead-letters", "replay", "send_invoice", "--id", "invoices:2")
+    assert cli(*named).exit_code == 4  # its claim is not there
+    assert cli(*named, "--from-scratch").exit_code == 0
+    assert cli.transport.bodies("invoices/dead") == []
+
+
+def test_letters_held_for_too_long_are_back_by_themselves(cli: CommandLine) -> None:
+    """Those before the one that is wanted are held until the end; a lock that has ended by then is no trouble."""
+    put_aside(cli, *(f'{{"id": {n}, "bad": true}}' for n in range(5)))
+    cli.transport.fail["put_back"] = [TransportError("MessageLockLostError")] * 4
+    made = cli.json("dead-letters", "replay", "send_invoice", "--id", "invoices:4")
+    assert (made["replayed"], made["exit_code"]) == (["invoices:4"], 0)
+
+
 def test_a_dead_letter_that_cannot_be_sent_keeps_no_other_back(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.faults import Boundary, Fault, PassingClock
-from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_of, ownership, row_of, silence
+from support.messages import (
+    AFTER_CLAIM,
+    KEY,
+    begun,
+    delivery,
+    handling,
+    host_of,
+    ownership,
+    raw_row,
+    row_of,
+    silence,
+)
 
 from runonce.errors import PermanentError, StoreError, StoreUnavailableError, TransportError
-from runonce.messages.dead_letters import replay, view
-from runonce.messages.rows import State, place
+from runonce.messages.dead_letters import CLAIMED, let_expire, replay, view
+from runonce.messages.purge import purge_claims
+from runonce.messages.rows import SHARDS, State, place
 from runonce.stores.columns import encode
 from runonce.stores.protocols import Replace
 from runonce.testing import Complete, DeadLetter, Reschedule, Workbench
@@ -290,7 +302,7 @@ def test_dead_letters_of_one_key_are_replayed_as_two_messages(bench: Workbench) 
 def test_messages_without_an_id_are_replayed_as_many(bench: Workbench) -> None:
     """Five messages whose sender gave them no id are five replays and five copies."""
     one, sends = handling(), Sends()
-    letters = [letter(delivery({"id": "same"}, message_id="", sequence=str(number))) for number in range(5)]
+    letters = [letter(delivery({"id": "same"}, message_id="", sequence=str(n)), "Expired") for n in range(5)]
     for one_of_five in letters:
         replayed(bench, one, one_of_five, sends)
     copies = [copy_of(one, dead.delivery, 0.0) for dead in letters]
@@ -393,3 +405,56 @@ def test_what_was_put_aside_without_a_reason_is_judged_once_more(bench: Workbenc
         registry.table.commit(at[0], [Replace(at[1], encode(changed), read.etag)])
         assert told()[0] == reason
     assert view(registry, one, letter(reason="TooLarge")).reason == "TooLarge"  # who knew is believed
+
+
+def test_a_failed_message_is_known_for_as_long_as_its_dead_letter(bench: Workbench) -> None:
+    """However late it is replayed it goes on from its checkpoint; once its dead letter is purged the claim expires."""
+    one, _ = failed(bench)
+    dead = letter()
+    purge_all(bench, one, days=400)
+    assert row_of(bench, one).state is State.FAILED
+    let_expire(ownership(bench), one, dead)
+    purge_all(bench, one, days=29)
+    assert row_of(bench, one).state is State.FAILED
+    purge_all(bench, one, days=2)
+    assert raw_row(bench, one) is None
+
+
+def test_what_is_under_way_does_not_expire(bench: Workbench) -> None:
+    """A dead letter that is purged while its message is handled again leaves that alone."""
+    one = handling()
+    begun(bench.deliverer, one)
+    let_expire(ownership(bench), one, letter())
+    assert row_of(bench, one).expires_at is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "age"),
+    [(reason, 1) for reason in sorted(CLAIMED)] + [("MaxDeliveryCountExceeded", 31), ("", 31)],
+)
+def test_without_its_claim_a_replay_asks_before_it_begins_from_nought(
+    bench: Workbench, reason: str, age: int
+) -> None:
+    """What had a claim that is gone is refused, and nothing is sent, until somebody says that it may begin anew."""
+    one, dead = handling(), letter(delivery(enqueued_at=bench.clock.now()), reason)
+    bench.clock.advance(age * 86_400)
+    letters, sends = Letters(), Sends()
+    with pytest.raises(StoreError, match="--from-scratch"):
+        replay(ownership(bench), sends, one, letters, dead)
+    assert (sends.messages, letters.removed) == ([], [])
+    replay(ownership(bench), sends, one, letters, dead, from_scratch=True)
+    assert bench.deliverer.deliver(one, sends.delivery()) == Complete()
+
+
+@pytest.mark.parametrize("reason", ["MaxDeliveryCountExceeded", "TTLExpiredException", ""])
+def test_what_never_had_a_claim_needs_no_leave(bench: Workbench, reason: str) -> None:
+    """A message that nobody handled before it was put aside is replayed as it is."""
+    dead = letter(delivery(enqueued_at=bench.clock.now()), reason)
+    assert replayed(bench, handling(), dead).messages
+
+
+def purge_all(bench: Workbench, one: Handler, days: int) -> None:
+    """Let days pass, and purge the claims of the handler."""
+    bench.clock.advance(days * 86_400)
+    for shard in range(SHARDS):
+        purge_claims(ownership(bench), one.name, shard, bench.clock.now(), lambda: None)

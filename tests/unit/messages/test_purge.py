@@ -46,15 +46,17 @@ def purged(bench: Workbench, *handlers: Handler) -> set[str]:
 
 
 def test_a_claim_is_removed_after_its_retention(bench: Workbench) -> None:
-    """A finished claim goes once its retention is over, done or failed, of every handler."""
+    """A done claim goes once its retention is over, of every handler; one that failed is its dead letter's."""
     one = handling(retention=timedelta(days=22))
-    other = handling(lambda _: 1 / 0, name="other", retries=0, retention=timedelta(days=30))
+    other = handling(name="other", retention=timedelta(days=30))
+    bad = handling(lambda _: 1 / 0, name="bad", retries=0, retention=timedelta(days=22))
     bench.deliver(one, {"id": KEY})
-    assert isinstance(bench.deliver(other, {"id": "B"}), DeadLetter)
+    bench.deliver(other, {"id": "B"})
+    assert isinstance(bench.deliver(bad, {"id": "C"}), DeadLetter)
     bench.clock.advance(22 * DAY + 5)
-    assert purged(bench, one, other) == {"B"}
+    assert purged(bench, one, other, bad) == {"B", "C"}
     bench.clock.advance(8 * DAY)
-    assert purged(bench, one, other) == set()
+    assert purged(bench, one, other, bad) == {"C"}
 
 
 @pytest.mark.parametrize("days", [0, 1, 14, 20.9, 29.99])
