@@ -43,6 +43,9 @@ param recoveryCpu string = '0.25'
 @description('Memory of recovery\'s executions; raise both where a job that it may have to finish needs more.')
 param recoveryMemory string = '0.5Gi'
 
+@description('When this is deployed; an execution of an older deployment does nothing when its job has left the code.')
+param deployedAt string = utcNow()
+
 var abbreviations = loadJsonContent('abbreviations.json')
 var manifest = loadJsonContent('jobs.json')
 var tags = { 'azd-env-name': environmentName }
@@ -57,6 +60,7 @@ var settings = union(
   manifest.container_apps_settings,
   {
     RUNONCE_NAMESPACE: namespace
+    RUNONCE_DEPLOYMENT: deployedAt
     RUNONCE_TRANSPORT: empty(serviceBusNamespace) ? 'storage' : 'servicebus'
     RUNONCE_STORAGE__clientId: identityClientId
     RUNONCE_STORAGE__blobServiceUri: 'https://${storageAccountName}.blob.${storageSuffix}'

@@ -16,6 +16,7 @@
 | RUNONCE_CLAIM_LEASE | 60 | seconds without a sign of life after which a message's claim is taken over |
 | RUNONCE_MAX_BODY | 262144 | bytes of a message's body; with Premium up to 104857600 |
 | RUNONCE_SHUTDOWN_TIMEOUT | 45 | seconds a stopping host waits for its runs; at most 5 on Functions |
+| RUNONCE_DEPLOYMENT | | when this was deployed to Container Apps; `infra/jobs.bicep` sets it |
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ class Settings:
     misfire_grace: float = 30.0
     history_days: int = 90
     shutdown_timeout: float = 45.0
+    deployment: str = ""
+    """When this was deployed to Container Apps, such as 20261130T120000Z: later is greater. Empty elsewhere."""
 
     servicebus: ServiceBusConnection | None = None
     transport: TransportName = "storage"
@@ -172,6 +175,7 @@ class Settings:
                 _number(env, "RUNONCE_MAX_BODY", 262_144, low=1, high=104_857_600, whole=True, unit="bytes")
             ),
             jobs_folder=env.get("RUNONCE_JOBS") or "jobs",
+            deployment=env.get("RUNONCE_DEPLOYMENT", "").strip(),
             recovery_interval=_number(env, "RUNONCE_RECOVERY_INTERVAL", 60, low=1, high=3600),
             misfire_grace=_number(env, "RUNONCE_MISFIRE_GRACE", 30, low=1, high=86400),
             history_days=int(

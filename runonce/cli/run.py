@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import sys
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -54,6 +55,8 @@ def run(
     lease, and when a failed run waits for its next attempt.
     """
     context = Context.of(ctx)
+    if scheduled:
+        check_in_code(context, job, context.runtime.found.jobs, as_json=as_json)
     found = context.job(job)
     if scheduled and (at or param or anyway or ask):
         raise typer.BadParameter("it takes no other option but --json", param_hint="--scheduled")
@@ -168,6 +171,30 @@ def _ask(context: Context, job: ScheduledJob, fire_time: datetime, params: str, 
 # -- run --scheduled --------------------------------------------------------------------------------------------
 
 
+def check_in_code(context: Context, name: str, known: Iterable[str], *, as_json: bool) -> None:
+    """End well where a deployed execution is of something that its image's code does not have."""
+    from runonce.hosts.deployed import why_not_in_code  # noqa: PLC0415 - only what deployments start
+
+    _end_if(why_not_in_code(context.runtime, name, known), name, as_json=as_json)
+
+
+def check_deployed(context: Context, name: str, *, as_json: bool) -> None:
+    """The same of something that a newer deployment no longer has."""
+    from runonce.hosts.deployed import why_left  # noqa: PLC0415 - as above
+
+    _end_if(why_left(context.runtime, name), name, as_json=as_json)
+
+
+def _end_if(why: str | None, name: str, *, as_json: bool) -> None:
+    if why is None:
+        return
+    if as_json:
+        output.print_json({"name": name, "outcome": "", "reason": why, "exit_code": 0})
+    else:
+        output.warn(why)
+    raise typer.Exit(Exit.DONE)
+
+
 def run_scheduled(context: Context, job: ScheduledJob, *, as_json: bool) -> int:
     """What `run JOB --scheduled` does; the exit code."""
     from runonce.hosts import container_apps  # noqa: PLC0415 - only here
@@ -179,6 +206,7 @@ def run_scheduled(context: Context, job: ScheduledJob, *, as_json: bool) -> int:
         else:
             typer.echo(f"{job.name}: no fire time is due now")
         return Exit.DONE
+    check_deployed(context, job.name, as_json=as_json)
     logs.set_up(verbose=context.verbose, level=logging.INFO)
     dispatcher = context.runtime.dispatcher
 

@@ -12,7 +12,7 @@ from runonce.cli.app import EXECUTE, HandlerName, Json, command
 from runonce.cli.context import Context, where
 from runonce.cli.exits import Exit
 from runonce.cli.foreground import in_foreground
-from runonce.cli.run import result_json, told
+from runonce.cli.run import check_deployed, check_in_code, result_json, told
 from runonce.errors import SettingsError
 from runonce.hosts.runtime import check_transport
 from runonce.messages.definition import Handler
@@ -45,8 +45,10 @@ def work(
     from runonce.hosts.container_apps import consume  # noqa: PLC0415 - with the rest of what needs storage
 
     context = Context.of(ctx)
+    check_in_code(context, handler, context.runtime.found.handlers, as_json=as_json)
     runtime, found = context.runtime, context.handler(handler)
     check_transport(runtime.settings, found)
+    check_deployed(context, handler, as_json=as_json)
     logs.set_up(verbose=context.verbose, level=logging.INFO)
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
         ended = in_foreground(runtime.dispatcher, lambda: consume(runtime, found, max_messages, max_wait))
@@ -149,9 +151,12 @@ def recover(
     context = Context.of(ctx)
     logs.set_up(verbose=context.verbose, level=logging.INFO if work else logging.WARNING)
     dispatcher = context.runtime.dispatcher
+    from runonce.hosts.manifest import RECOVERY  # noqa: PLC0415
     from runonce.runs.recovery import recover as tick  # noqa: PLC0415
     from runonce.runs.table import read_jobs  # noqa: PLC0415
 
+    if work:
+        check_deployed(context, RECOVERY, as_json=as_json)  # each minute, so that its names are soon known
     read_jobs(context.runtime.runs)  # the tick itself keeps quiet about storage that is out of reach
     asked = tick(dispatcher)
     if not as_json:

@@ -105,6 +105,13 @@ def make_manifest(found: Discovered, at: datetime) -> dict[str, Any]:
     }
 
 
+def on_container_apps(found: Discovered, at: datetime) -> list[str]:
+    """The names of all that has a job there: `infra/jobs.bicep` leaves out what five fields cannot say."""
+    made = make_manifest(found, at)
+    jobs = [job["name"] for job in made["jobs"] if job["container_apps_cron"]]
+    return [*jobs, *(handler["name"] for handler in made["handlers"]), RECOVERY]
+
+
 def to_text(manifest: dict[str, Any]) -> str:
     """The file's content."""
     return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -73,4 +74,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "toObject": lambda items, key, value: {key(item): value(item) for item in items},
     "union": _union,
     "uniqueString": _hash,
+    "utcNow": lambda: datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
 }
