@@ -29,6 +29,8 @@ LEASES_A_MINUTE = 8  # and renews the lease of its timer every 7.5 s
 RECOVERY_CALLS = {"functions": (1, 0), "jobs": (1, 2)}
 """Calls of an idle recovery tick: to tables, and to queues."""
 RUN_TABLE_CALLS, RUN_BLOB_CALLS, RENEWALS_A_MINUTE = 3, 2, 3
+EXECUTION_TABLE_CALLS = {"functions": 0, "jobs": 1}
+"""To see which deployment is the newest, before it does anything."""
 MESSAGE_TABLE_CALLS = 2
 MESSAGE_OPERATIONS = 3
 """Of Service Bus: sent, received, completed. An empty look of a scaler is one more, and not counted."""
@@ -119,7 +121,10 @@ def recovery(path: str, sizes: Sizes, prices: dict[str, Any]) -> Use:
 def a_million_runs(path: str, sizes: Sizes, prices: dict[str, Any], seconds: float) -> Use:
     """A million runs that each take so many seconds, one on an instance at a time."""
     blobs = RUN_BLOB_CALLS + seconds / 60 * RENEWALS_A_MINUTE
-    calls = {"table_calls": RUN_TABLE_CALLS * MILLION, "blob_calls": blobs * MILLION}
+    calls = {
+        "table_calls": (RUN_TABLE_CALLS + EXECUTION_TABLE_CALLS[path]) * MILLION,
+        "blob_calls": blobs * MILLION,
+    }
     return _work(path, sizes, prices, seconds, MILLION, **calls)
 
 
@@ -129,7 +134,8 @@ def a_million_messages(
     """A million messages that each take so many seconds: an execution takes a full hand of its handler's."""
     concurrency = sum(h["concurrency"] for h in handlers) / len(handlers)
     hand = sum(h["max_messages"] for h in handlers) / len(handlers)
-    calls = {"table_calls": MESSAGE_TABLE_CALLS * MILLION, "operations": MESSAGE_OPERATIONS * MILLION}
+    tables = MESSAGE_TABLE_CALLS * MILLION + EXECUTION_TABLE_CALLS[path] * MILLION / hand
+    calls = {"table_calls": tables, "operations": MESSAGE_OPERATIONS * MILLION}
     if path == "functions":
         # Billed is the time in which an instance does anything, and it does several messages at once.
         return _work(path, sizes, prices, seconds, MILLION, share=concurrency, **calls)

@@ -155,9 +155,11 @@ def recover(
     from runonce.runs.recovery import recover as tick  # noqa: PLC0415
     from runonce.runs.table import read_jobs  # noqa: PLC0415
 
-    if work:
+    # The tick itself keeps quiet about storage that is out of reach; a read before it does not.
+    if work and context.runtime.settings.deployment:
         check_deployed(context, RECOVERY, as_json=as_json)  # each minute, so that its names are soon known
-    read_jobs(context.runtime.runs)  # the tick itself keeps quiet about storage that is out of reach
+    else:
+        read_jobs(context.runtime.runs)
     asked = tick(dispatcher)
     if not as_json:
         for request in asked:

@@ -35,8 +35,9 @@ def nightly(run: Run) -> None:
 """
 
 
+@pytest.mark.parametrize("deployment", ["", "20261130T120000Z"])
 def test_an_idle_recovery_execution_costs_what_is_written(
-    settings: Settings, azure: Stores, calls: Calls, tmp_path: Path
+    settings: Settings, azure: Stores, calls: Calls, tmp_path: Path, deployment: str
 ) -> None:
     """With nothing unfinished a recovery execution makes three calls, and the page counts them so."""
     (tmp_path / "job.py").write_text(JOB)
@@ -44,8 +45,9 @@ def test_an_idle_recovery_execution_costs_what_is_written(
         "RUNONCE_STORAGE": settings.storage.connection_string or "",
         "RUNONCE_NAMESPACE": settings.namespace,
         "RUNONCE_JOBS": str(tmp_path),
+        "RUNONCE_DEPLOYMENT": deployment,
     }
-    for _ in range(2):  # the first makes the row, the table and the queue
+    for _ in range(2):  # the first makes the rows, the table and the queue
         calls.made.clear()
         assert invoke(Context(Runtime(environ=environ, stores=azure)), "recover", "--work").exit_code == 0
     text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
