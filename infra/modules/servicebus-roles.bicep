@@ -47,14 +47,14 @@ resource namespace 'Microsoft.ServiceBus/namespaces@2026-01-01' existing = {
 resource queueEntities 'Microsoft.ServiceBus/namespaces/queues@2026-01-01' existing = [
   for queue in queues: {
     parent: namespace
-    name: queue
+    name: replace(queue, '/', '~')
   }
 ]
 
 resource topicEntities 'Microsoft.ServiceBus/namespaces/topics@2026-01-01' existing = [
   for topic in topics: {
     parent: namespace
-    name: topic
+    name: replace(topic, '/', '~')
   }
 ]
 

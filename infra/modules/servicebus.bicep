@@ -37,7 +37,7 @@ resource namespace 'Microsoft.ServiceBus/namespaces@2026-01-01' = {
 resource queues 'Microsoft.ServiceBus/namespaces/queues@2026-01-01' = [
   for handler in handlers: {
     parent: namespace
-    name: handler.queue
+    name: replace(handler.queue, '/', '~') // Azure Resource Manager's way to write a name with a slash
     properties: {
       lockDuration: handler.lock_duration
       maxDeliveryCount: handler.max_delivery_count
@@ -52,7 +52,7 @@ resource queues 'Microsoft.ServiceBus/namespaces/queues@2026-01-01' = [
 resource topicEntities 'Microsoft.ServiceBus/namespaces/topics@2026-01-01' = [
   for topic in topics: {
     parent: namespace
-    name: topic
+    name: replace(topic, '/', '~')
     properties: {
       requiresDuplicateDetection: true
       duplicateDetectionHistoryTimeWindow: topicDuplicateDetectionWindow

@@ -179,6 +179,29 @@ def test_a_subscription_forwards_to_the_queue_of_its_handler(tmp_path: Path, for
     assert {s for r, s in of(written, "operator") if r == "Bus Receiver"} == read
 
 
+def test_a_slash_in_a_name_is_a_tilde_to_azures_resource_manager(tmp_path: Path) -> None:
+    """Where a resource's name is meant a slash would be a level more; where an entity is, its own name stands."""
+    source = TOPIC.replace('"orders"', '"shop/orders"')
+    infra = with_jobs(tmp_path, source)
+    made = infra.main("both", operatorAccess="write")
+    queue = made.one("Microsoft.ServiceBus/namespaces/queues")
+    assert queue.name.partition("/")[2] == "shop~orders.billing"
+    assert made.one("Microsoft.ServiceBus/namespaces/topics").name.partition("/")[2] == "shop~orders"
+    subscription = made.one("Microsoft.ServiceBus/namespaces/topics/subscriptions")
+    assert subscription.name.partition("/")[2] == "shop~orders/billing"
+    assert subscription.properties["forwardTo"] == "shop/orders.billing"
+    on_bus = {scope for _, _, scope in granted(made) if "ServiceBus" in scope}
+    assert on_bus == {queue.id, made.one("Microsoft.ServiceBus/namespaces/topics").id}
+    (rule,) = [
+        rule
+        for job in infra.jobs().of("Microsoft.App/jobs")
+        for rule in job.properties["configuration"].get("eventTriggerConfig", {"scale": {"rules": []}})[
+            "scale"
+        ]["rules"]
+    ]
+    assert rule["metadata"]["queueName"] == "shop/orders.billing"
+
+
 # -- written down ----------------------------------------------------------------------------------------------
 
 
