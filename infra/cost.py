@@ -170,7 +170,9 @@ def fixed(path: str, prices: dict[str, Any], manifest: dict[str, Any], *, privat
         kind = "premium" if private else "basic"
         found[f"registry {kind.title()}"] = prices[f"registry_{kind}_day"] * DAYS
     frequent, seldom = (2, 2) if jobs else (0, 1)
-    series = 3 * len(handlers) + (len(jobs) + len(handlers) + 1 if path == "jobs" else 0)
+    series = 3 * (len(handlers) + len(manifest["topics"]))
+    if path == "jobs":
+        series += sum(bool(job["container_apps_cron"]) for job in jobs) + len(handlers) + 1
     found["alerts"] = (
         frequent * prices["log_alert_5_minutes_month"]
         + seldom * prices["log_alert_15_minutes_month"]

@@ -130,13 +130,14 @@ def test_an_idle_month_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("path", "private"), list(product(["functions", "jobs"], [False, True])))
-def test_what_is_fixed_is_what_is_made(path: str, private: bool) -> None:
+def test_what_is_fixed_is_what_is_made(infra: Infrastructure, path: str, private: bool) -> None:
     """The rules, tiers and endpoints that the script counts are those that the templates make."""
-    cost, infra = load_cost(), Infrastructure(INFRA)
+    cost = load_cost()
     prices = json.loads((INFRA / "prices.json").read_text())
     made = infra.main(path, useVirtualNetwork=private)
     fixed = cost.fixed(path, prices, infra.manifest, private=private)
-    handlers = len(infra.manifest["handlers"])
+    bus = "Microsoft.ServiceBus/namespaces"
+    watched = len(made.of(f"{bus}/queues")) + len(made.of(f"{bus}/topics"))
     alerts = sum(
         prices[{"PT5M": "log_alert_5_minutes_month", "PT15M": "log_alert_15_minutes_month"}[r]]
         for r in (
@@ -144,7 +145,7 @@ def test_what_is_fixed_is_what_is_made(path: str, private: bool) -> None:
             for rule in made.of("Microsoft.Insights/scheduledQueryRules")
         )
     )
-    metrics = len(made.of("Microsoft.Insights/metricAlerts")) * handlers
+    metrics = len(made.of("Microsoft.Insights/metricAlerts")) * watched
     metrics += len(infra.jobs().of("Microsoft.Insights/metricAlerts")) if path == "jobs" else 0
     assert fixed["alerts"] == pytest.approx(alerts + metrics * prices["metric_alert_month"])
     endpoints = len(made.of("Microsoft.Network/privateEndpoints"))
