@@ -236,7 +236,9 @@ class MessageClaim(Owned[tuple[MessageRow]]):
                 outbox=tuple(outbox),
                 follow_ups=follow_ups,
                 # With progress the deaths count anew: what kills a host is not what lies behind it.
-                abandoned=row.abandoned if (checkpoint, progress) == (row.checkpoint, row.progress) else 0,
+                survived=row.survived
+                if (checkpoint, progress) == (row.checkpoint, row.progress)
+                else row.abandoned,
             )
         )
         self.check()  # a handler that was paused meanwhile must not go on

@@ -152,7 +152,7 @@ def _abandoned(handler: Handler, row: MessageRow, arrival: Arrival, happened: bo
 
 def _again(handler: Handler, row: MessageRow, arrival: Arrival) -> Verdict:
     """Handle it once more, unless that has killed too many hosts."""
-    if row.abandoned < MAX_ABANDONED:
+    if row.abandoned - row.survived < MAX_ABANDONED:
         return Claimable(_claimed(row, arrival))
     reason = (
         f"Handler {handler.name}, message {arrival.message_id}: its host died during {row.abandoned} attempts; the "

@@ -56,7 +56,9 @@ class MessageRow(Columns):
     attempt: int = 0
     failures: int = 0
     abandoned: int = 0
-    """How often its host died on it since it last made progress."""
+    """How often its host died on it."""
+    survived: int = 0
+    """How many of these deaths lie behind its last progress."""
     generation: int = 0
     """How often it was begun anew: by an operator's replay, or after it failed by a corrected body."""
     fingerprint: str = ""
@@ -98,6 +100,7 @@ def anew(row: MessageRow, fingerprint: str, now: datetime) -> MessageRow:
         generation=row.generation + 1,
         failures=0,
         abandoned=0,
+        survived=0,
         retry_at=None,
         expires_at=None,
         replays=(*row.replays, to_text(now))[-KEPT:],

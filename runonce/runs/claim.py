@@ -317,5 +317,5 @@ def _kept(run: RunRow, checkpoint: str, progress: Mapping[str, int]) -> RunRow:
     """The row with a checkpoint. With progress the deaths count anew: what kills a host is not what lies behind it."""
     moved = (checkpoint, progress) != (run.checkpoint, run.progress)
     return replace(
-        run, checkpoint=checkpoint, progress=dict(progress), abandoned=0 if moved else run.abandoned
+        run, checkpoint=checkpoint, progress=dict(progress), survived=run.abandoned if moved else run.survived
     )

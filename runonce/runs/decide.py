@@ -69,7 +69,7 @@ def resume_run(dispatcher: Dispatcher, which: Which) -> RunRow:
         if waiting is None:
             waiting = Pending("resumed" if run.outcome.is_final else "stopped", now, params=which.params)
         waiting = replace(waiting, not_before=now, asked_at=now)
-        run = replace(run, failures=0, abandoned=0)
+        run = replace(run, failures=0, abandoned=0, survived=0)
         return _pending(row, which, waiting), _decided(dispatcher, which, run, "resumed")
 
     return _decide(dispatcher, which, resumed)
@@ -93,7 +93,7 @@ def replay(dispatcher: Dispatcher, which: Which) -> RunRow:
                 f"{which} is not finished: `runonce resume-run {which.job} --at {which.at}` goes on with it, "
                 f"`runonce cancel {which.job} --at {which.at} --why …` ends it."
             )
-        run = replace(run, generation=run.generation + 1, failures=0, abandoned=0)
+        run = replace(run, generation=run.generation + 1, failures=0, abandoned=0, survived=0)
         run = replace(run, checkpoint="", progress={}, outbox=(), follow_ups=0)
         waiting = Pending("replayed", now, asked_at=now, params=which.params)
         return _pending(row, which, waiting), _decided(dispatcher, which, run, "replayed")

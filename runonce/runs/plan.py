@@ -194,7 +194,7 @@ def _settled(  # noqa: PLR0911 - one answer for each way a fire time can stand
         reason = f'its host {previous.host} died during attempt {previous.attempt}, and on_abandoned="hold"'
         final = replace(abandoned, outcome=Outcome.UNKNOWN, reason=reason)
         return _without(row, previous, final, Refused(reason, Outcome.UNKNOWN))
-    if abandoned.abandoned >= MAX_ABANDONED:
+    if abandoned.abandoned - abandoned.survived >= MAX_ABANDONED:
         reason = (
             f"its host died, or could not renew its lease, during {MAX_ABANDONED} attempts without progress; the job "
             f"itself may be what kills it"

@@ -163,7 +163,9 @@ class RunRow(Columns):
     attempt: int = 0
     failures: int = 0
     abandoned: int = 0
-    """How often its host died on it since it last made progress."""
+    """How often its host died on it."""
+    survived: int = 0
+    """How many of these deaths lie behind its last progress."""
     generation: int = 0
     """How often an operator replayed it."""
     token: int = 0
