@@ -62,6 +62,7 @@ var settings = union(
     RUNONCE_NAMESPACE: namespace
     RUNONCE_DEPLOYMENT: deployedAt
     RUNONCE_TRANSPORT: empty(serviceBusNamespace) ? 'storage' : 'servicebus'
+    RUNONCE_STORAGE__credential: 'managedidentity'
     RUNONCE_STORAGE__clientId: identityClientId
     RUNONCE_STORAGE__blobServiceUri: 'https://${storageAccountName}.blob.${storageSuffix}'
     RUNONCE_STORAGE__queueServiceUri: 'https://${storageAccountName}.queue.${storageSuffix}'
@@ -72,6 +73,7 @@ var settings = union(
     ? {}
     : {
         RUNONCE_SERVICEBUS__fullyQualifiedNamespace: serviceBusHost
+        RUNONCE_SERVICEBUS__credential: 'managedidentity'
         RUNONCE_SERVICEBUS__clientId: identityClientId
       },
   base64ToJson(appSettings)

@@ -25,7 +25,7 @@ import base64
 import os
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from runonce.errors import SettingsError
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 NAMESPACE = re.compile(r"(?=.{3,40}\Z)[a-z0-9](?:-?[a-z0-9])+")
 """A namespace becomes part of a queue's name: letters, digits, single hyphens, and room for a suffix."""
 
+EMULATED = "devstoreaccount1"
+# Azurite's published development key: the same on every machine, and no secret.
+EMULATED_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 SERVICES = ("blob", "queue", "table")
+CREDENTIALS = ("managedidentity", "workloadidentity")
 CALL_TIMEOUT = 4.0
 """Seconds one storage call may take where a lease's deadline hangs on it; two of them fit in the margin's lead."""
 
@@ -68,37 +72,74 @@ class LeaseTerms:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignIn:
+    """Who signs in where there is no connection string, in the forms that the Functions host knows."""
+
+    client_id: str | None = None
+    """Of a managed identity, a workload identity or an application."""
+    tenant_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    credential: Literal["", "managedidentity", "workloadidentity"] = ""
+    """The only kind that is tried; with none, what azure-identity's DefaultAzureCredential finds."""
+
+
 @dataclass(frozen=True, slots=True)
-class StorageConnection:
-    """How storage is reached: a connection string, or endpoints with a managed identity."""
+class StorageConnection(SignIn):
+    """How the storage account is reached: a connection string, or one address for each service with an identity."""
 
     connection_string: str | None = field(default=None, repr=False)
     endpoints: Mapping[str, str] = field(default_factory=dict)
     """Service ("blob", "queue", "table") to its URL, where there is no connection string."""
-    client_id: str | None = None
-    """Of a user-assigned managed identity; None means the default credential."""
     setting: str = "RUNONCE_STORAGE"
     """The setting it was read from, which is what a Functions binding calls a connection."""
 
     @property
     def is_local(self) -> bool:
         """Whether this is an emulator on this machine."""
-        text = self.connection_string or ""
-        if "usedevelopmentstorage=true" in text.lower().replace(" ", ""):
-            return True
+        text = emulator(self.connection_string) or self.connection_string or ""
         hosts = [urlsplit(part.partition("=")[2]).hostname for part in text.split(";") if "://" in part]
         hosts += [urlsplit(url).hostname for url in self.endpoints.values()]
         return bool(hosts) and all(h in ("127.0.0.1", "localhost", "::1") for h in hosts)
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceBusConnection:
-    """How the Service Bus namespace is reached: a connection string, or its name with a managed identity."""
+class ServiceBusConnection(SignIn):
+    """How the Service Bus namespace is reached: a connection string, or its name with an identity."""
 
     connection_string: str | None = field(default=None, repr=False)
     fully_qualified_namespace: str = ""
-    client_id: str | None = None
     setting: str = "RUNONCE_SERVICEBUS"
+
+
+def emulator(connection_string: str | None) -> str | None:
+    """What UseDevelopmentStorage=true stands for, in full; None for another connection string.
+
+    Raises:
+        ValueError: Its DevelopmentStorageProxyUri is not a URL of a machine, such as http://azurite.
+    """
+    fields = _fields(connection_string or "")
+    if fields.get("usedevelopmentstorage", "").lower() != "true":
+        return None
+    uri = urlsplit(fields.get("developmentstorageproxyuri") or "http://127.0.0.1")
+    if uri.scheme not in ("http", "https") or not uri.hostname:
+        raise ValueError(f"DevelopmentStorageProxyUri={uri.geturl()!r} must be a URL such as http://azurite")
+    host = f"[{uri.hostname}]" if ":" in uri.hostname else uri.hostname
+    ports = (("Blob", 10000), ("Queue", 10001), ("Table", 10002))
+    endpoints = [f"{name}Endpoint={uri.scheme}://{host}:{port}/{EMULATED}" for name, port in ports]
+    return ";".join(
+        [
+            f"DefaultEndpointsProtocol={uri.scheme}",
+            f"AccountName={EMULATED}",
+            f"AccountKey={EMULATED_KEY}",
+            *endpoints,
+        ]
+    )
+
+
+def _fields(connection_string: str) -> dict[str, str]:
+    parts = (part.partition("=") for part in connection_string.split(";"))
+    return {key.strip().lower(): value.strip() for key, _, value in parts}
 
 
 TransportName = Literal["servicebus", "storage"]
@@ -215,8 +256,7 @@ def _storage(env: Mapping[str, str]) -> StorageConnection:
             return StorageConnection(connection_string=_checked_connection_string(name, text), setting=name)
         endpoints = _endpoints(env, name)
         if endpoints:
-            client_id = env.get(f"{name}__clientId") or env.get("AZURE_CLIENT_ID") or None
-            return StorageConnection(endpoints=endpoints, client_id=client_id, setting=name)
+            return StorageConnection(endpoints=endpoints, setting=name, **_sign_in(env, name))
     raise SettingsError(
         "RUNONCE_STORAGE is not set, nor is AzureWebJobsStorage: give a connection string "
         '("UseDevelopmentStorage=true" for Azurite on this machine), or RUNONCE_STORAGE__accountName to use a '
@@ -234,9 +274,32 @@ def _servicebus(env: Mapping[str, str]) -> ServiceBusConnection | None:
                 )
             return ServiceBusConnection(connection_string=text, setting=name)
         if host := env.get(f"{name}__fullyQualifiedNamespace", "").strip():
-            client_id = env.get(f"{name}__clientId") or env.get("AZURE_CLIENT_ID") or None
-            return ServiceBusConnection(fully_qualified_namespace=host, client_id=client_id, setting=name)
+            return ServiceBusConnection(fully_qualified_namespace=host, setting=name, **_sign_in(env, name))
     return None
+
+
+def _sign_in(env: Mapping[str, str], name: str) -> dict[str, Any]:
+    """The fields of SignIn, by the connection's name."""
+    given = {
+        key: env.get(f"{name}__{key}", "").strip()
+        for key in ("clientId", "tenantId", "clientSecret", "credential")
+    }
+    kind = given["credential"].lower()
+    if kind not in ("", *CREDENTIALS):
+        raise SettingsError(
+            f"{name}__credential={given['credential']!r} must be {' or '.join(CREDENTIALS)}; leave it out for a client "
+            f"secret, or for whatever identity this process has."
+        )
+    if given["clientSecret"] and not (given["clientId"] and given["tenantId"]):
+        raise SettingsError(
+            f"{name}__clientSecret is set without {name}__clientId and {name}__tenantId: set all three, or none."
+        )
+    return {
+        "client_id": given["clientId"] or env.get("AZURE_CLIENT_ID", "").strip() or None,
+        "tenant_id": given["tenantId"] or None,
+        "client_secret": given["clientSecret"] or None,
+        "credential": kind,
+    }
 
 
 def _transport(env: Mapping[str, str], servicebus: ServiceBusConnection | None) -> TransportName:
@@ -255,10 +318,12 @@ def _transport(env: Mapping[str, str], servicebus: ServiceBusConnection | None) 
 
 def _checked_connection_string(name: str, text: str) -> str:
     """The text if the SDKs can make clients of it; they notice much of this only at the first call."""
-    if "usedevelopmentstorage=true" in text.lower().replace(" ", ""):
-        return text
-    parts = (part.partition("=") for part in text.split(";"))
-    fields = {key.strip().lower(): value.strip() for key, _, value in parts}
+    try:
+        if emulator(text) is not None:
+            return text
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}.") from None
+    fields = _fields(text)
     wrong = None
     if not fields.get("accountname") and not all(fields.get(f"{s}endpoint") for s in SERVICES):
         wrong = "without AccountName, or endpoints of blob, queue and table"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from runonce.errors import SettingsError, StoreUnavailableError, UnknownJobError
+from runonce.hosts.hosts_json import read_json
 from runonce.hosts.runtime import Runtime
 from runonce.runs.table import read_job, read_jobs
+from runonce.settings import EMULATED, emulator
 
 if TYPE_CHECKING:
     import typer
@@ -95,7 +96,7 @@ def local_settings(folder: Path) -> dict[str, str]:
     """
     file = folder / "local.settings.json"
     try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
+        content = read_json(file.read_text(encoding="utf-8-sig"))
         values = {} if content.get("IsEncrypted") else content.get("Values", {})
         return {str(name): str(value) for name, value in values.items()}
     except FileNotFoundError:
@@ -110,14 +111,14 @@ def where(storage: StorageConnection) -> str:
     """Where storage is, without anything secret: "account shop (RUNONCE_STORAGE)"."""
     parts = dict(
         part.strip().partition("=")[::2]
-        for part in (storage.connection_string or "").split(";")
+        for part in (emulator(storage.connection_string) or storage.connection_string or "").split(";")
         if "=" in part
     )
     parts = {name.lower(): value for name, value in parts.items()}
     urls = storage.endpoints.get("table") or parts.get("tableendpoint") or parts.get("blobendpoint") or ""
     host = urlsplit(urls).netloc.rpartition("@")[2]
-    if storage.is_local:
-        place = f"the emulator, {host or '127.0.0.1:10002'}"
+    if storage.is_local or parts.get("accountname") == EMULATED:
+        place = f"the emulator, {host}"
     elif "accountname" in parts:
         place = f"account {parts['accountname']}"
     else:

@@ -51,8 +51,7 @@ def open_client(connection: ServiceBusConnection) -> ServiceBusClient:
     """A client of the namespace, which connects when it is used."""
     if connection.connection_string is not None:
         return ServiceBusClient.from_connection_string(connection.connection_string, **RETRIES)
-    signs_in = credential(connection.client_id)
-    return ServiceBusClient(connection.fully_qualified_namespace, signs_in, **RETRIES)
+    return ServiceBusClient(connection.fully_qualified_namespace, credential(connection), **RETRIES)
 
 
 REMEDIES: dict[type[Exception], str] = {

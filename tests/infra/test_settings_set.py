@@ -28,11 +28,19 @@ ON_A_LAPTOP = {
     "AzureWebJobsStorage__accountName",
     "RUNONCE_SERVICEBUS",
     "ServiceBusConnection",
+    *(
+        f"{connection}__{part}"
+        for connection in (
+            "RUNONCE_STORAGE",
+            "AzureWebJobsStorage",
+            "RUNONCE_SERVICEBUS",
+            "ServiceBusConnection",
+        )
+        for part in ("tenantId", "clientSecret")
+    ),
 }
-"""Connection strings, and the short form that only public Azure has: never set where jobs are deployed."""
+"""Connection strings, the short form that only public Azure has, and secrets: never set where jobs are deployed."""
 READ_BY_THE_FUNCTIONS_HOST = {
-    "AzureWebJobsStorage__credential",
-    "ServiceBusConnection__credential",
     "APPLICATIONINSIGHTS_CONNECTION_STRING",
     "APPLICATIONINSIGHTS_AUTHENTICATION_STRING",
 }

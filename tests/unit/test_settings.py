@@ -1,9 +1,23 @@
 from __future__ import annotations
 
-import pytest
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
+import azure.identity
+import pytest
+from azure.data.tables import TableServiceClient
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from runonce.cli.context import where
 from runonce.errors import SettingsError
-from runonce.settings import LeaseTerms, ServiceBusConnection, Settings, StorageConnection
+from runonce.settings import LeaseTerms, ServiceBusConnection, Settings, SignIn, StorageConnection, emulator
+from runonce.stores.azure.clients import credential, make_client
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EMULATOR = {"RUNONCE_STORAGE": "UseDevelopmentStorage=true"}
 KEY = "c2VjcmV0LWtleQ=="
@@ -213,3 +227,167 @@ def test_the_environment_is_read_by_default(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("RUNONCE_STORAGE", "UseDevelopmentStorage=true")
     monkeypatch.setenv("RUNONCE_NAMESPACE", "from-environment")
     assert Settings.from_env().namespace == "from-environment"
+
+
+SIGN_INS = [
+    ({"AZURE_CLIENT_ID": "app"}, "DefaultAzureCredential", {"managed_identity_client_id": "app"}),
+    ({}, "DefaultAzureCredential", {}),
+    (
+        {"__clientId": "own", "AZURE_CLIENT_ID": "app"},
+        "DefaultAzureCredential",
+        {"managed_identity_client_id": "own"},
+    ),
+    (
+        {"__clientId": "own", "__credential": "ManagedIdentity"},
+        "ManagedIdentityCredential",
+        {"client_id": "own"},
+    ),
+    ({"__credential": "managedidentity"}, "ManagedIdentityCredential", {"client_id": None}),
+    (
+        {"__clientId": "own", "__tenantId": "t", "__credential": "workloadidentity"},
+        "WorkloadIdentityCredential",
+        {"client_id": "own", "tenant_id": "t"},
+    ),
+    (
+        {"__clientId": "own", "__tenantId": "t", "__clientSecret": "s"},
+        "ClientSecretCredential",
+        ("t", "own", "s"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "kind", "arguments"), SIGN_INS)
+@pytest.mark.parametrize(
+    "name", ["RUNONCE_STORAGE", "AzureWebJobsStorage", "RUNONCE_SERVICEBUS", "ServiceBusConnection"]
+)
+def test_who_signs_in(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: dict[str, str], kind: str, arguments: Any
+) -> None:
+    """Each connection signs in as the Functions host would: the kind it names, a secret, or whatever there is."""
+    made: list[tuple[str, Any]] = []
+    for one in {kind for _, kind, _ in SIGN_INS}:
+        monkeypatch.setattr(azure.identity, one, lambda *a, _one=one, **kw: made.append((_one, a or kw)))
+    env = {name + key if key.startswith("__") else key: value for key, value in given.items()}
+    if "Bus" in name or "BUS" in name:
+        settings = Settings.from_env({**EMULATOR, f"{name}__fullyQualifiedNamespace": "shop.example", **env})
+        connection: SignIn | None = settings.servicebus
+    else:
+        connection = Settings.from_env(
+            {"RUNONCE_NAMESPACE": "shop", f"{name}__accountName": "shop", **env}
+        ).storage
+    assert connection is not None
+    assert "'s'" not in repr(connection), "a secret is not shown"
+    credential(connection)
+    ((called, passed),) = made
+    assert called == kind
+    named = passed if isinstance(passed, tuple) else {key: passed.get(key) for key in arguments}
+    assert named == arguments
+
+
+@pytest.mark.parametrize("form", ["secret", "certificate", "federated"])
+def test_an_application_signs_in_by_its_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str
+) -> None:
+    """AZURE_CLIENT_ID with a secret, a certificate or a federated token is that application, no managed identity."""
+    for name in ("AZURE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE_PATH", "AZURE_FEDERATED_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AZURE_TENANT_ID", "11111111-1111-1111-1111-111111111111")
+    monkeypatch.setenv("AZURE_CLIENT_ID", "app")
+    if form == "secret":
+        monkeypatch.setenv("AZURE_CLIENT_SECRET", "s")
+    elif form == "certificate":
+        (tmp_path / "certificate.pem").write_bytes(certificate())
+        monkeypatch.setenv("AZURE_CLIENT_CERTIFICATE_PATH", str(tmp_path / "certificate.pem"))
+    else:
+        monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(tmp_path / "token"))
+    env = {**os.environ, "RUNONCE_NAMESPACE": "shop", "RUNONCE_STORAGE__accountName": "shop"}
+    first, second, *_ = credential(Settings.from_env(env).storage).credentials
+    chosen = second if form == "federated" else first._credential
+    assert (
+        type(chosen).__name__
+        == {
+            "secret": "ClientSecretCredential",
+            "certificate": "CertificateCredential",
+            "federated": "WorkloadIdentityCredential",
+        }[form]
+    )
+
+
+def certificate() -> bytes:
+    """A self-signed one with its key."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shop")])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(datetime(2026, 1, 1, tzinfo=UTC))
+    made = builder.not_valid_after(datetime(2036, 1, 1, tzinfo=UTC)).sign(key, hashes.SHA256())
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(*form) + made.public_bytes(serialization.Encoding.PEM)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            {"__credential": "secret"},
+            "RUNONCE_STORAGE__credential='secret' must be managedidentity or workloadidentity",
+        ),
+        (
+            {"__clientSecret": "s"},
+            "RUNONCE_STORAGE__clientSecret is set without RUNONCE_STORAGE__clientId and",
+        ),
+        ({"__clientSecret": "s", "__clientId": "own"}, "set all three, or none"),
+    ],
+)
+def test_half_a_sign_in_is_refused(wrong: dict[str, str], said: str) -> None:
+    """What can sign nobody in is named, and the secret is not."""
+    env = {f"RUNONCE_STORAGE{key}": value for key, value in wrong.items()}
+    with pytest.raises(SettingsError) as refused:
+        Settings.from_env({"RUNONCE_NAMESPACE": "shop", "RUNONCE_STORAGE__accountName": "shop", **env})
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "table", "local"),
+    [
+        ("UseDevelopmentStorage=true", "http://127.0.0.1:10002/devstoreaccount1", True),
+        (
+            "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=",
+            "http://127.0.0.1:10002/devstoreaccount1",
+            True,
+        ),
+        (
+            "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://azurite",
+            "http://azurite:10002/devstoreaccount1",
+            False,
+        ),
+        (
+            "DevelopmentStorageProxyUri=https://localhost/; UseDevelopmentStorage = True;",
+            "https://localhost:10002/devstoreaccount1",
+            True,
+        ),
+        (
+            "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://[::1]:8",
+            "http://[::1]:10002/devstoreaccount1",
+            True,
+        ),
+    ],
+)
+def test_development_storage_may_be_another_machine(text: str, table: str, local: bool) -> None:
+    """DevelopmentStorageProxyUri says where the emulator is, as with Azure's own SDKs; the ports stay."""
+    storage = Settings.from_env({"RUNONCE_STORAGE": text, "RUNONCE_NAMESPACE": "shop"}).storage
+    assert storage.is_local is local
+    assert f"TableEndpoint={table}" in str(emulator(storage.connection_string))
+    assert make_client(TableServiceClient, storage, "table", {}).url == table
+    assert (
+        table.removeprefix("http://").removesuffix("/devstoreaccount1") in where(storage) or "https" in table
+    )
+
+
+def test_a_development_storage_that_is_nowhere_is_refused() -> None:
+    """A DevelopmentStorageProxyUri that is no URL is named with its setting."""
+    with pytest.raises(
+        SettingsError, match=r"RUNONCE_STORAGE: DevelopmentStorageProxyUri='azurite' must be a URL"
+    ):
+        Settings.from_env(
+            {"RUNONCE_STORAGE": "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=azurite"}
+        )

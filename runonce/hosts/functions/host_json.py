@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from runonce.hosts.hosts_json import read_json
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -42,7 +44,7 @@ class Finding:
 def longest_run(text: str, environ: Mapping[str, str]) -> float:
     """Seconds a run may take at most: it must have ended before the host ends the worker with everything in it."""
     try:
-        content = json.loads(text)
+        content = read_json(text)
     except ValueError:
         content = {}  # `check_host_json` says so
     limit = _Values(_overridden(content, environ) if isinstance(content, dict) else {}).seconds(
@@ -72,7 +74,7 @@ def check_host_json(
         transport: What carries the handlers' messages.
     """
     try:
-        content = json.loads(text)
+        content = read_json(text)
     except ValueError as error:
         return [
             Finding(
@@ -109,6 +111,8 @@ class _Values:
             value = next((v for k, v in value.items() if k.lower() == part.lower()), None)
         if value is None:
             return default
+        if isinstance(default, str) and value == -1:
+            value = "-1"  # the host reads a number as text
         if isinstance(value, str) and not isinstance(default, str):  # from an application setting
             value = {"true": True, "false": False}.get(
                 value.lower(), int(value) if value.isdigit() else value

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from runonce.errors import SettingsError
 from runonce.hosts.functions.host_json import OVERRIDE, check_host_json, longest_run
 from runonce.hosts.manifest import RECOVERY, REQUESTS
-from runonce.stores.azure.clients import EMULATOR
+from runonce.settings import emulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -124,9 +124,11 @@ def unreachable(settings: Settings) -> Iterator[str]:
     """Stand-ins on this machine that are not there: the host itself would say so late, or never."""
     storage = settings.storage
     if storage.is_local:
-        text = storage.connection_string or ";".join(storage.endpoints.values())
-        if "usedevelopmentstorage=true" in text.lower().replace(" ", ""):
-            text = EMULATOR
+        text = (
+            emulator(storage.connection_string)
+            or storage.connection_string
+            or ";".join(storage.endpoints.values())
+        )
         for address in dict.fromkeys(re.findall(r"https?://[^;/]+", text)):
             if not _answers(address, 80):
                 yield (

@@ -153,3 +153,34 @@ def test_a_timeout_without_end_fits_everything() -> None:
     assert look(changed("functionTimeout", "-1"), take(max_runtime=1800)) == []
     [(text, _)] = look(changed("functionTimeout", "-1"), take(max_runtime=None))
     assert "give it a max_runtime" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"functionTimeout": "00:10:00", // ten minutes\n "extensions": {}}',
+        '/* ours: "00:30:00" */ {"functionTimeout": "00:10:00",}',
+        "{'functionTimeout': '00:10:00'}",
+        '{functionTimeout: "00:10:00", "watchDirectories": ["Shared", /* last */ ], }',
+        '\ufeff{"functionTimeout": "00:10:00"}',
+        """{"functionTimeout": "00:10:00", "a": "http://x, }", 'b': 'it\\'s "so" // here'}""",
+    ],
+)
+def test_the_file_is_read_as_the_host_reads_it(text: str) -> None:
+    """Comments, trailing commas, single quotes, bare names and a mark at the beginning are no error; values count."""
+    found = look(text, take(max_runtime=700, concurrency=16))
+    assert not [said for said, _ in found if "JSON" in said]
+    assert any("functionTimeout=00:10:00" in said for said, _ in found)
+
+
+def test_what_the_host_cannot_read_either_is_said_with_its_line() -> None:
+    """The place is the file's own, whatever comments stand before it."""
+    (found,) = look('{ // a comment\n /* and\n another */ "functionTimeout" "00:10:00"}')
+    assert found[1]
+    assert "line 3 column" in found[0]
+
+
+def test_no_limit_may_be_a_number() -> None:
+    """The host takes -1 as it takes "-1"."""
+    for value in ("-1", -1):
+        assert not [text for text, _ in look(changed("functionTimeout", value)) if "functionTimeout=" in text]
