@@ -95,23 +95,29 @@ class StorageSender:
             return self._clients[queue]
 
     def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
-        for message in messages:
-            delay = 0.0 if message.at is None else max(0.0, (message.at - _now()).total_seconds())
-            if delay > LONGEST_DELAY:
-                raise TransportRefusedError(
-                    f"queue {entity}: a Storage queue holds a message back for 7 days at most, and {message.at} is "
-                    f"later; use Service Bus for it."
-                )
-            original = None if message.original is None else message.original()
-            text, largest = wrap(message), LARGEST if message.reschedules else LARGEST - HEADROOM
-            if len(text) > largest and original is not None:  # another sender's, which fits only as it came
-                text, largest = original.decode(), LARGEST
-            if len(text) > largest:
-                raise TransportRefusedError(
-                    f"queue {entity}: the message takes {len(text)} bytes in Base64, over {largest}; put the data in a "
-                    f"blob and send its name, or use Service Bus."
-                )
+        for text, delay in [
+            self._as_sent(entity, message) for message in messages
+        ]:  # none before all are found fit
             self.put(entity, text, delay)
+
+    def _as_sent(self, entity: str, message: Outgoing) -> tuple[str, float]:
+        """A message's text, and for how long it is hidden; raises TransportRefusedError."""
+        delay = 0.0 if message.at is None else max(0.0, (message.at - _now()).total_seconds())
+        if delay > LONGEST_DELAY:
+            raise TransportRefusedError(
+                f"queue {entity}: a Storage queue holds a message back for 7 days at most, and {message.at} is "
+                f"later; use Service Bus for it."
+            )
+        original = None if message.original is None else message.original()
+        text, largest = wrap(message), LARGEST if message.reschedules else LARGEST - HEADROOM
+        if len(text) > largest and original is not None:  # another sender's, which fits only as it came
+            text, largest = original.decode(), LARGEST
+        if len(text) > largest:
+            raise TransportRefusedError(
+                f"queue {entity}: the message takes {len(text)} bytes in Base64, over {largest}; put the data in a "
+                f"blob and send its name, or use Service Bus."
+            )
+        return text, delay
 
     def put(self, queue: str, text: str, delay: float = 0.0) -> None:
         """Send a text as it is."""

@@ -27,7 +27,7 @@ from runonce.messages.reading import prepare
 from runonce.messages.sending import outgoing, send_all
 from runonce.settings import ServiceBusConnection, StorageConnection
 from runonce.stores.memory import memory_stores
-from runonce.testing import ManualClock, MemorySender
+from runonce.testing import ManualClock, MemorySender, Workbench
 from runonce.transports.bus_receiver import Receiver
 from runonce.transports.envelope import wrap
 from runonce.transports.protocols import Delivery, Outgoing
@@ -248,6 +248,43 @@ def test_a_message_that_is_too_large_is_refused_and_the_sender_works_on(pipe: Pi
 
 
 # -- settling ----------------------------------------------------------------------------------------------------
+
+
+def test_a_follow_up_that_does_not_fit_is_a_dead_letter_of_its_sender(pipe: Pipe) -> None:
+    """The real broker's refusal ends its sender's message with the reason; the follow-up beside it is sent."""
+    queue = pipe.queue()
+    target = make_handler(queue)
+    size = 17_000 if pipe.kind == "storage" else 29_000
+
+    def body(message: Any) -> None:
+        message.enqueue(target, {"id": "fits"})
+        message.enqueue(target, {"id": "large", "text": "中" * size})
+
+    one = make_handler("invoices", body, name="sending", retries=5)
+    bench = Workbench()
+    host = Deliverer(bench.stores, pipe.sender, bench.settings, bench.clock, host="test")
+    settlement = host.deliver(one, Delivery(b'{"id":"1"}', "m-1"))
+    if pipe.kind == "storage":
+        assert isinstance(settlement, DeadLetter)
+        assert settlement.reason == "FollowUpRefused"
+        assert "put the data in a blob" in settlement.description
+        assert pipe.count(queue) == 1
+    else:  # what fits on a claim's row fits into a message
+        assert settlement == Complete()
+        assert pipe.count(queue) == 2
+
+
+def test_a_follow_up_to_nowhere_is_a_dead_letter_of_its_sender(bus_pipe: BusPipe) -> None:
+    """A queue that is not there is said on the message that would send to it, and its effect stays done."""
+    target = make_handler("nowhere-at-all")
+    one = make_handler("invoices", lambda message: message.enqueue(target, {"id": "1"}), name="sending")
+    bench = Workbench()
+    host = Deliverer(bench.stores, bus_pipe.sender, bench.settings, bench.clock, host="test")
+    for count in (1, 2):
+        settlement = host.deliver(one, Delivery(b'{"id":"1"}', "m-1", count))
+        assert isinstance(settlement, DeadLetter)
+        assert settlement.reason == "FollowUpRefused"
+        assert "nowhere-at-all" in settlement.description
 
 
 def test_completed_is_gone(pipe: Pipe) -> None:

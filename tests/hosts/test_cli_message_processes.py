@@ -185,6 +185,30 @@ def test_work_takes_no_more_than_it_was_told_to(cli: Processes) -> None:
     assert cli.pipe.count(cli.queue) == 3
 
 
+def test_work_without_waiting_handles_what_is_there(cli: Processes) -> None:
+    """With --max-wait 0 it handles the messages that are there and ends with 0."""
+    cli.send(*({"id": n} for n in range(3)))
+    worked = cli.json("work", "take", "--max-wait", "0")
+    assert (worked["handled"], worked["exit_code"]) == (3, 0)
+    assert cli.pipe.count(cli.queue) == 0
+
+
+@pytest.mark.parametrize("wrong", ["no such queue", "another queue's connection string"])
+def test_what_waiting_does_not_mend_ends_work_with_5(on_bus: Processes, wrong: str) -> None:
+    """Work ends at once, and its error says what to do; a broker out of reach would be 6."""
+    if wrong == "no such queue":
+        source = (on_bus.folder / "handlers.py").read_text(encoding="utf-8")
+        (on_bus.folder / "handlers.py").write_text(source.replace(on_bus.queue, "nowhere"), encoding="utf-8")
+        said = "make it"
+    else:
+        on_bus.environ["RUNONCE_SERVICEBUS"] = on_bus.environ["RUNONCE_SERVICEBUS"] + ";EntityPath=other"
+        said = "without EntityPath"
+    ended = on_bus.run("work", "take")
+    assert ended.returncode == 5, ended.stderr
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_poison_message_is_put_aside_listed_corrected_and_replayed(cli: Processes) -> None:
     """From the dead letter with its reason to the effect of its replay, by commands alone."""
     cli.send({"id": 1, "bad": True})
