@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from runonce.errors import RunonceError, TransportError, TransportRefusedError
+from runonce.errors import TransportError, TransportRefusedError
 from runonce.execution.threads import start_thread
 from runonce.execution.turns import Turns
 from runonce.messages.ended import escaped
@@ -116,7 +116,7 @@ class Consumer:
                 self.run()
             except TransportRefusedError as refused:
                 log.error("handler %s: %s", self._handler.name, refused)  # noqa: TRY400 - its text has the remedy
-            except RunonceError:
+            except Exception:
                 log.exception("handler %s: its consumer failed and starts again", self._handler.name)
             rest = REST if self.handled > handled else min(LONGEST_REST, rest * 2)
             self._clock.wait(self._stopping, rest)

@@ -41,7 +41,7 @@ from runonce.messages.message import BadMessageError, Message
 from runonce.messages.outbox import saver, send_kept
 from runonce.messages.reading import Prepared, prepare
 from runonce.messages.rights import Rights
-from runonce.stores.columns import LONGEST_TEXT
+from runonce.stores.columns import shortened
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class Deliverer(Flow[Working]):
         working.claim.lock = None
         try:
             if isinstance(settlement, DeadLetter):
-                working.claim.fail(settlement.description[:LONGEST_TEXT])
+                working.claim.fail(shortened(settlement.description))
             else:
                 retry_at = self.clock.now() + timedelta(seconds=settlement.delay)
                 working.claim.release(retry_at, settlement.reason, failed=False)

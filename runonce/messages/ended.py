@@ -16,7 +16,7 @@ from runonce.messages.backoff import backoff
 from runonce.messages.message import BadMessageError
 from runonce.messages.outbox import FollowUpsWait, send_kept
 from runonce.messages.rows import State, check_outbox
-from runonce.stores.columns import LONGEST_TEXT
+from runonce.stores.columns import shortened
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _not_done(  # noqa: PLR0911 - one settlement for each end
             retry_at = working.registry.clock.now() + timedelta(seconds=delay)
         claim.release(retry_at, reason, failed=False)
         return Reschedule(delay, reason)
-    reason = brief(error)[:LONGEST_TEXT]
+    reason = shortened(brief(error))
     if ending is Ending.OUT_OF_REACH:
         delay = backoff(working.delivery.reschedules)
         claim.release(working.registry.clock.now() + timedelta(seconds=delay), reason, failed=False)
@@ -113,7 +113,7 @@ def _not_done(  # noqa: PLR0911 - one settlement for each end
     failures = claim.row.failures + 1
     if isinstance(error, PermanentError) or failures > handler.retry.retries:
         if isinstance(error, BadMessageError):  # it names handler and message itself
-            claim.fail(str(error)[:LONGEST_TEXT])
+            claim.fail(shortened(str(error)))
             return _followed_up(working, DeadLetter(error.reason, str(error)))
         claim.fail(reason, told(error))
         told_of = f"Handler {handler.name}, message {working.message.message_id}: {reason}"

@@ -46,7 +46,7 @@ from runonce.runs.result import Refusal, Result
 from runonce.runs.rows import Outcome
 from runonce.runs.run import Run
 from runonce.schedules.schedule import EARLIEST
-from runonce.stores.columns import LONGEST_TEXT
+from runonce.stores.columns import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -343,7 +343,7 @@ class Dispatcher(Flow[Started]):
         def finish(entries: Mapping[str, Mapping[str, Value]]) -> None:
             started.claim.finish(
                 result.outcome,
-                reason=result.reason[:LONGEST_TEXT],
+                reason=shortened(result.reason),
                 error=traceback,
                 counted=result.counted,
                 retry_at=result.again_at,

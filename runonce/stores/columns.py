@@ -151,6 +151,11 @@ def _mapping(text: str) -> dict[str, Any]:
     return value
 
 
+def shortened(text: str) -> str:
+    """As much of an error as a row keeps; where it is cut it ends with "…"."""
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+
+
 def column_problem(name: str, value: object) -> str | None:  # noqa: PLR0911 - one answer for each problem
     """Why a table cannot hold this value under this name, with the remedy; None when it can."""
     if name in ("PartitionKey", "RowKey", "Timestamp"):

@@ -207,3 +207,16 @@ def test_a_follow_ups_key_is_checked_where_it_is_sent(bench: Workbench, body: An
     assert "Handler mail" in said[0]
     assert bench.sent == []
     assert json.dumps(body) not in said[0]
+
+
+def test_a_long_reason_says_that_it_was_cut(bench: Workbench) -> None:
+    """Of an error's text a row keeps what fits, and shows that there was more."""
+
+    def body(_: Message) -> None:
+        raise PermanentError("🔑" * 9000)
+
+    one = handling(body)
+    assert isinstance(bench.deliver(one, {"id": "A-17"}), DeadLetter)
+    reason = row_of(bench, one).reason
+    assert len(reason) == 4000
+    assert reason.endswith("🔑…")
