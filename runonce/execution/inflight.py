@@ -19,7 +19,7 @@ class InFlight(Generic[T]):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._items: set[T] = set()
+        self._items: dict[T, None] = {}  # in the order in which they began
         self._beginning = 0
         self._changed = threading.Condition()
 
@@ -38,12 +38,12 @@ class InFlight(Generic[T]):
     def add(self, item: T) -> None:
         """It has begun."""
         with self._changed:
-            self._items.add(item)
+            self._items[item] = None
 
     def remove(self, item: T) -> None:
         """It has ended."""
         with self._changed:
-            self._items.discard(item)
+            self._items.pop(item, None)
             self._changed.notify_all()
 
     def items(self) -> list[T]:

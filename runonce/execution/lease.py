@@ -91,14 +91,15 @@ class Lease:
         lease._trusted_until = started + terms.duration - terms.margin
         return lease
 
-    def server_now(self) -> datetime:
-        """The time by the clock of the server that granted the lease, at most a second and the call ahead of it.
-
-        Its answer named a whole second, so up to one more had passed there; what passed since is counted here.
-        """
+    @property
+    def granted_by(self) -> datetime:
+        """When the server granted the lease, by its clock: its answer named a second, so it was before the next."""
         assert self._granted_at is not None  # noqa: S101 - `acquire` gives nobody a lease without it
-        since = self._clock.elapsed() - self._asked_at
-        return self._granted_at + RESOLUTION + timedelta(seconds=since)
+        return self._granted_at + RESOLUTION
+
+    def server_now(self) -> datetime:
+        """The time by that clock now, never behind it and at most a second and the call to `acquire` ahead."""
+        return self.granted_by + timedelta(seconds=self._clock.elapsed() - self._asked_at)
 
     def _give_back(self) -> None:
         """Release what may have been granted after we had given up: nobody would use it, and nobody else could."""

@@ -26,6 +26,7 @@ from runonce.runs.plan import (
     Plan,
     Refused,
     admit,
+    left_behind,
     of_this_version,
     params_for,
     passed_over,
@@ -43,7 +44,7 @@ from runonce.runs.rows import (
     job_key,
     run_key,
 )
-from runonce.runs.table import read_job, read_run, write
+from runonce.runs.table import read_job, read_run, record_beside, write
 from runonce.stores.columns import to_text
 from runonce.stores.protocols import Insert, Write
 
@@ -87,24 +88,24 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
         LeaseLost: The lease can no longer be trusted. Nothing runs; the fire time stays due.
         StoreUnavailableError: The table did not answer in time. Nothing runs; the fire time stays due.
     """
-    server_now = lease.server_now()
-    if fire_time > server_now + EARLY:
+    if fire_time > lease.granted_by + EARLY:
         return Refused(
-            f"it is not due before {to_text(fire_time)}, and by storage's clock it is {to_text(server_now)}"
+            f"it is not due before {to_text(fire_time)}, and by storage's clock it is {to_text(lease.granted_by)}"
         )
+    server_now = lease.server_now()
     first_seen = server_now - min(age, grace)
     who = Claimant(lease.holder, registry.host, by, registry.clock.now())
     unknown = False
     look_at_run = by == "hand"
-    drop_skipped = False
+    beside = False  # whether the record of what was skipped found a row in its place
 
     def read(call: Callable[[], T]) -> T:
         # What may be ours already is not left lying: its host would count as dead.
         return patiently(registry.clock, call, check=lease.check) if unknown else call()
 
     for _ in range(TRIES):
-        row, etag = read(lambda: read_job(registry, job.name))
-        row = of_this_version(job, within(row, server_now), first_seen, min(first_seen, fire_time) - EARLY)
+        before, etag = read(lambda: read_job(registry, job.name))
+        row = of_this_version(job, within(before, server_now), first_seen, min(first_seen, fire_time) - EARLY)
         if not unknown and (refused := admit(row, fire_time, who)):
             return refused
         if isinstance(known := params_for(job, row, fire_time, by, params), Refused):
@@ -120,9 +121,11 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
         planned = plan(job, row, None if previous is None else previous[0], fire_time, who)
         row, moved = spilled(planned.job)
         planned = replace(planned, job=row)
-        writes = _claim_writes(
-            planned, etag, None if previous is None else previous[1], skip=not drop_skipped
-        )
+        writes = _claim_writes(planned, etag, None if previous is None else previous[1])
+        skipped = planned.skipped or left_behind(job, before, server_now - grace, who.now)
+        if skipped is not None:
+            beside_it = partial(record_beside, registry, skipped)
+            writes.append(read(beside_it) if beside else write(skipped, None))
         lease.check()  # a replica that was paused since it acquired must not take the run from its successor
         try:
             etags = registry.table.commit(registry.namespace, [*writes, *moved])
@@ -133,7 +136,7 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
             continue
         except ConflictError as error:
             look_at_run = True  # the run's row may be there although the job's row does not know it
-            drop_skipped = drop_skipped or error.index > 1
+            beside = beside or error.index > 1
             continue
         if planned.refused is not None or planned.run is None:
             return planned.refused or Refused("nothing to do")
@@ -144,12 +147,10 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
     )
 
 
-def _claim_writes(planned: Plan, job_etag: str | None, run_etag: str | None, *, skip: bool) -> list[Write]:
+def _claim_writes(planned: Plan, job_etag: str | None, run_etag: str | None) -> list[Write]:
     writes = [write(planned.job, job_etag)]
     if planned.run is not None:
         writes.append(write(planned.run, run_etag))
-    if planned.skipped is not None and skip:
-        writes.append(write(planned.skipped, None))
     return writes
 
 

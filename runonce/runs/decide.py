@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from runonce.errors import ConflictError, InputError, StoreError, UnknownJobError
 from runonce.execution.patience import Patience
 from runonce.runs.overflow import spilled
-from runonce.runs.plan import forgotten
+from runonce.runs.plan import forgotten, noted
 from runonce.runs.requests import send_request
 from runonce.runs.rows import JobRow, Outcome, Pending, RunRow
 from runonce.runs.table import read_job, read_run, write
@@ -219,6 +219,8 @@ def _ended(
             last_finished_at=now,
         )
     run = run or RunRow(which.job, which.fire_time, params=which.params)
+    if run.outcome is Outcome.SKIPPED:
+        run = noted(run, run)
     by = f" by {which.by}" if which.by else ""
     why = f": {which.why}" if which.why else ""
     # No holder: whoever still works on it is refused its next write.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runonce.errors import InputError, UnknownJobError
-from runonce.runs.plan import Refused, forgotten, of_this_version, params_for, passed_over
+from runonce.runs.plan import Refused, forgotten, params_for, passed_over_by_all
 from runonce.runs.requests import Request, send_request
 from runonce.runs.rows import JobRow, Pending
 from runonce.runs.table import change_job
@@ -68,12 +68,10 @@ def resume(dispatcher: Dispatcher, name: str) -> JobRow:
         )
 
     def passed(row: JobRow) -> RunRow | None:
-        job = dispatcher.jobs.get(name)
-        if job is None or row.paused_at is None:
+        if row.paused_at is None:
             return None
-        row = of_this_version(job, row, now, now)
         why = f" ({row.paused_why})" if row.paused_why else ""
-        return passed_over(row, job.schedule, now, now, f"paused from {to_text(row.paused_at)}{why}")
+        return passed_over_by_all(row, now, f"paused from {to_text(row.paused_at)}{why}")
 
     return _change(dispatcher, name, resumed, passed)
 

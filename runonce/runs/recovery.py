@@ -7,19 +7,20 @@ lease, not a clock, says whether a holder lives.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from runonce.errors import ConflictError, ScheduleError, StoreError
+from runonce.errors import ConflictError, StoreError
 from runonce.runs.audit import log_heartbeat
 from runonce.runs.overflow import returned
-from runonce.runs.plan import account_for_missed, of_this_version, passed_over, schedule_text, within
+from runonce.runs.plan import account_for_missed, left_behind, of_this_version, schedule_text, within
 from runonce.runs.requests import ASK_AGAIN, Request, send_request
 from runonce.runs.rows import Pending
 from runonce.runs.table import commit_with, fresh_job, read_jobs
-from runonce.schedules.schedule import LATE, Schedule
+from runonce.schedules.schedule import LATE
 from runonce.schedules.zones import SECOND
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.dispatch import Dispatcher
     from runonce.runs.rows import JobRow, RunRow
+    from runonce.runs.table import Jobs
 
 log = logging.getLogger("runonce.runs.recovery")
 
@@ -46,7 +48,7 @@ def recover(dispatcher: Dispatcher, *, starting: bool = False) -> list[Request]:
             so it does not wait for the misfire grace.
     """
     try:
-        jobs = read_jobs(dispatcher.registry)
+        jobs = _read(dispatcher)
     except StoreError as error:
         log.warning("recovery: the table was out of reach, the next tick tries again: %s", error)
         return []
@@ -78,6 +80,17 @@ def recover(dispatcher: Dispatcher, *, starting: bool = False) -> list[Request]:
     return asked
 
 
+def _read(dispatcher: Dispatcher) -> Jobs:
+    """The rows of all jobs. Only an answer with a row in it tells storage's time, so the first row is made before."""
+    jobs = read_jobs(dispatcher.registry)
+    if jobs.server_now is None and dispatcher.jobs:
+        with contextlib.suppress(ConflictError):  # another host's was first
+            row = fresh_job(dispatcher.registry, next(iter(dispatcher.jobs)))
+            commit_with(dispatcher.registry, row, None, None)
+        jobs = read_jobs(dispatcher.registry)
+    return jobs
+
+
 def _recover_job(
     dispatcher: Dispatcher,
     job: ScheduledJob,
@@ -98,7 +111,7 @@ def _recover_job(
     is_new = schedule_text(job) not in (before.schedule, *before.marks)
     first_seen = now - min(dispatcher.age, dispatcher.grace)
     row = of_this_version(job, within(before, now), first_seen, first_seen - LATE)
-    changed = _changed_schedule(before, row, now - dispatcher.grace, now) if is_new else None
+    changed = left_behind(job, before, now - dispatcher.grace, now)
     counted, skipped = _counted(dispatcher, job, row, now, starting=starting)
     fire_time = _next_to_ask(counted, now)
     if fire_time is not None:
@@ -120,28 +133,15 @@ def _counted(
     dispatcher: Dispatcher, job: ScheduledJob, row: JobRow, now: datetime, *, starting: bool
 ) -> tuple[JobRow, RunRow | None]:
     """The row with what was missed: by the grace, in which a tick may still come; at a host's start by now."""
-    jitter = timedelta(seconds=job.jitter)
-    if not starting:
-        grace = max(dispatcher.grace, LATE) if job.misfire == "skip" else dispatcher.grace
-        return account_for_missed(job, row, now - grace - jitter, now, late=True)
-    row, skipped = account_for_missed(job, row, now - dispatcher.grace - jitter, now, late=True)
-    newest = job.schedule.previous(now)
-    if newest is None or row.watermark is None or newest <= max(row.watermark, row.since or row.watermark):
-        return row, skipped
-    row, skipped_now = account_for_missed(job, row, newest - SECOND, now)
-    pending = {**row.pending, newest: Pending("missed", now)}
-    return replace(row, watermark=newest, pending=pending), skipped_now or skipped
-
-
-def _changed_schedule(before: JobRow, row: JobRow, until: datetime, now: datetime) -> RunRow | None:
-    """What a schedule that nobody had seen before leaves behind of the one before it."""
-    expression, _, zone = before.schedule.rpartition(" ")
-    try:
-        schedule = Schedule.parse(expression, zone)
-    except ScheduleError:  # there was none, or another version reads it
-        return None
-    why = f"the schedule changed from {before.schedule} to {row.schedule}"
-    return passed_over(before, schedule, until, now, why)
+    newest, grace = job.schedule.previous(now), dispatcher.grace + timedelta(seconds=job.jitter)
+    accounted = row.watermark and max(row.watermark, row.since or row.watermark)
+    if starting and newest and accounted and newest > max(accounted, now - grace):
+        row, skipped = account_for_missed(job, row, newest - SECOND, now)
+        pending = {**row.pending, newest: Pending("missed", now)}
+        return replace(row, watermark=newest, pending=pending), skipped
+    if job.misfire == "skip" and not starting:
+        grace = max(grace, LATE + timedelta(seconds=job.jitter))
+    return account_for_missed(job, row, now - grace, now, late=True)
 
 
 def _next_to_ask(row: JobRow, now: datetime) -> datetime | None:

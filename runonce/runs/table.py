@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from runonce.errors import ConflictError, StoreError, UnreadableRowError
 from runonce.execution.patience import Patience
 from runonce.runs.overflow import spilled
+from runonce.runs.plan import noted
 from runonce.runs.rows import (
     JobRow,
     Outcome,
@@ -147,7 +148,7 @@ def change_job(
 def commit_with(
     registry: Registry, row: JobRow, etag: str | None, record: RunRow | None, others: Sequence[Write] = ()
 ) -> None:
-    """Write a job's row and others, and with them a run's record unless that fire time has one of its own already.
+    """Write a job's row and others, and with them the record of what was skipped.
 
     Raises:
         ConflictError: The job's row, or another, has changed.
@@ -158,4 +159,11 @@ def commit_with(
     except ConflictError as error:
         if error.index != 1 or record is None:
             raise
-        registry.table.commit(registry.namespace, [write(row, etag), *others])
+        beside = record_beside(registry, record)
+        registry.table.commit(registry.namespace, [write(row, etag), beside, *others])
+
+
+def record_beside(registry: Registry, record: RunRow) -> Write:
+    """The write of what was skipped where that fire time may have a row of its own: kept with that one's attempts."""
+    found = read_run(registry, record.job, record.fire_time)
+    return write(record, None) if found is None else write(noted(found[0], record), found[1])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
 
 import pytest
 from support.flows import at, job_row, replica, work_off
@@ -128,3 +129,31 @@ def test_an_early_tick_waits_for_its_fire_time() -> None:
     result = bench.dispatcher.tick(one)
     assert result is not None
     assert (result.fire_time, result.outcome, waited[0]) == (at(4), Outcome.SUCCEEDED, 3.0)
+
+
+@pytest.mark.parametrize("seconds", [-14 * 3600, 14 * 3600])
+def test_the_accounts_of_a_first_job_begin_at_storages_time(seconds: float) -> None:
+    """The very first host of a namespace has a wrong clock: nothing of its past is missed, nothing to come is lost."""
+    one = job("0 0 * * * *", misfire="all")
+    bench, wrong = world(one, seconds_ahead=seconds)
+    recover(wrong, starting=True)
+    row = job_row(bench, one)
+    assert row.since is not None
+    assert abs((row.since - at(3)).total_seconds()) < 60
+
+
+def test_a_call_that_takes_long_makes_nothing_due() -> None:
+    """The lease is granted at the end of a call of twelve seconds: what is due ten seconds later is not due."""
+    one = job()
+    bench, fast = world(one, seconds_ahead=25)
+    acquire = fast.stores.leases.acquire
+
+    def slowly(*args: Any) -> Any:
+        bench.clock.advance(12)
+        cast("ManualClock", fast.server_clock._clock).advance(12)
+        return acquire(*args)
+
+    with patch.object(fast.stores.leases, "acquire", slowly):
+        refused = fast.execute(one, at(3, 0, 32), by="timer")
+    assert not refused.ran
+    assert "it is not due before" in refused.reason

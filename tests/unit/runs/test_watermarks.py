@@ -70,6 +70,65 @@ def test_a_fire_time_in_a_short_restart_runs_when_the_host_starts(misfire: Any) 
     assert [at(3, 0), at(3, 1)] == RAN
 
 
+@pytest.mark.parametrize("misfire", ["latest", "skip"])
+def test_a_host_that_starts_names_all_that_it_passes_over(misfire: Any) -> None:
+    """Down over four fire times, of which the last is a moment ago: the record names the three before it."""
+    one = job("*/20 * * * * *", misfire=misfire)
+    bench = bench_at(one, at(3, 0))
+    recover(bench.dispatcher)
+    bench.run(one, at(3, 0))
+    later(bench, at(3, 1, 28))
+    recover(replica(bench), starting=True)
+    work_off(bench.dispatcher)
+    assert [at(3, 0), at(3, 1, 20)] == RAN
+    record = run_row(bench, one, at(3, 1))
+    assert record.outcome is Outcome.SKIPPED
+    assert "3 fire time(s) from 2026-01-01T03:00:20Z to 2026-01-01T03:01:00Z" in record.reason
+
+
+def test_what_was_passed_over_stays_on_record_when_its_place_is_taken() -> None:
+    """The last of the fire times nobody ran had been run by hand: its row has the record of those before it."""
+    one = job("0 0 * * * *", misfire="skip")
+    bench = bench_at(one, at(2))
+    recover(bench.dispatcher)
+    later(bench, at(5, 10))
+    bench.dispatcher.execute(one, at(5), by="hand")
+    recover(bench.dispatcher)
+    row = run_row(bench, one, at(5))
+    assert row.outcome is Outcome.SUCCEEDED
+    assert "3 fire time(s) from 2026-01-01T03:00:00Z to 2026-01-01T05:00:00Z" in row.attempts[-1]["reason"]
+
+
+def test_what_was_passed_over_stays_on_record_when_it_is_claimed_over() -> None:
+    """The same where the next fire time's claim, not a recovery tick, finds what nobody ran."""
+    one = job("0 0 * * * *", misfire="skip")
+    bench = bench_at(one, at(2))
+    recover(bench.dispatcher)
+    later(bench, at(5, 10))
+    bench.dispatcher.execute(one, at(5), by="hand")
+    later(bench, at(6))
+    bench.run(one, at(6))
+    row = run_row(bench, one, at(5))
+    assert "3 fire time(s) from 2026-01-01T03:00:00Z to 2026-01-01T05:00:00Z" in row.attempts[-1]["reason"]
+
+
+def test_a_skipped_fire_time_that_is_asked_for_keeps_the_record_of_the_others() -> None:
+    """Running the last of those that were passed over takes the reason for the others from nobody."""
+    one = job("0 0 * * * *")
+    bench = bench_at(one, at(2))
+    recover(bench.dispatcher)
+    pause(bench.dispatcher, "daily", "the ledger is being moved")
+    later(bench, at(5, 10))
+    resume(bench.dispatcher, "daily")
+    ask(bench.dispatcher, one, at(5))
+    work_off(bench.dispatcher)
+    row = run_row(bench, one, at(5))
+    assert (row.outcome, row.attempt) == (Outcome.SUCCEEDED, 1)
+    assert (
+        "from 2026-01-01T03:00:00Z to 2026-01-01T05:00:00Z passed over: paused" in row.attempts[-1]["reason"]
+    )
+
+
 def test_latest_is_the_newest() -> None:
     """After an outage the fire time of a moment ago runs, not the one before it."""
     one = job("0 * * * * *")
@@ -137,6 +196,32 @@ def test_a_changed_schedule_says_what_it_left_behind() -> None:
     assert record.outcome is Outcome.SKIPPED
     assert "the schedule changed from 0 0 * * * * UTC to 0 30 5 * * * UTC" in record.reason
     assert "7 fire time(s) from 2026-01-01T03:00:00Z to 2026-01-01T09:00:00Z" in record.reason
+
+
+def test_a_pause_says_what_it_passed_over_of_each_version() -> None:
+    """Resumed by somebody with one version's code, or with none, the fire times of both are on record."""
+    old, new = job("0 0 * * * *"), job("0 30 * * * *")
+    bench = bench_at(old, at(2, 10))
+    recover(bench.dispatcher)
+    recover(replica(bench, new))
+    pause(bench.dispatcher, "daily")
+    later(bench, at(4, 40))
+    resume(bench.dispatcher, "daily")
+    record = run_row(bench, old, at(4, 30))
+    assert "2 fire time(s) from 2026-01-01T03:00:00Z to 2026-01-01T04:00:00Z" in record.reason
+    assert "3 fire time(s) from 2026-01-01T02:30:00Z to 2026-01-01T04:30:00Z" in record.reason
+
+
+def test_a_changed_schedule_says_it_too_when_a_claim_comes_first() -> None:
+    """The new version's first word is a timer's tick, before any recovery tick: the record is the same."""
+    old, new = job("0 0 * * * *"), job("0 30 * * * *")
+    bench = bench_at(old, at(2))
+    recover(bench.dispatcher)
+    later(bench, at(5, 30))
+    replica(bench, new).tick(new)
+    record = run_row(bench, old, at(5))
+    assert record.outcome is Outcome.SKIPPED
+    assert "3 fire time(s) from 2026-01-01T03:00:00Z to 2026-01-01T05:00:00Z" in record.reason
 
 
 def test_a_pause_says_what_it_passed_over() -> None:
