@@ -1,5 +1,6 @@
 """Commands that show what the rows say: status, history."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -7,10 +8,13 @@ import typer
 
 from runonce.cli import output, times
 from runonce.cli.app import LOOK, JobName, Json, command
-from runonce.cli.context import Context
+from runonce.cli.context import Context, where
+from runonce.cli.exits import Exit
 from runonce.runs import status as report
+from runonce.runs.audit import audit as audit_jobs
 from runonce.runs.parameters import parameters_json
 from runonce.runs.rows import Outcome, RunRow
+from runonce.runs.table import read_jobs
 
 
 @command(LOOK, "runonce status", "runonce status nightly_report --json")
@@ -22,35 +26,66 @@ def status(
     """Show what every job did last, does now and does next.
 
     All times are UTC. A job is running when its row says so and its lease is held; a run whose lease has expired
-    is shown as abandoned, and the next recovery tick takes it over.
+    is shown as abandoned, and the next recovery tick takes it over. Jobs in trouble come first.
+
+    Ends with 5 when a job file is broken or a job's row cannot be read, else with 1 when a job's last run failed or
+    something is overdue, else with 0.
     """
     context = Context.of(ctx)
     name = None if job is None else context.row(job).name
     statuses = report.job_statuses(context.runtime.dispatcher, context.runtime.found)
     statuses = [one for one in statuses if name in (None, one.name)]
+    settings, found, now = context.runtime.settings, context.runtime.found, context.runtime.clock.now()
+    overdue = {
+        one.job: one.overdue
+        for one in audit_jobs(found.jobs.values(), read_jobs(context.runtime.runs), now)
+        if one.overdue
+    }
+    broken = [str(error) for error in found.broken]
+    trouble = {one.name: _trouble(one, overdue) for one in statuses}
     if as_json:
-        namespace = context.runtime.settings.namespace
-        broken = [str(error) for error in context.runtime.found.broken]
-        output.print_json({"namespace": namespace, "jobs": statuses, "broken_files": broken})
-        return
-    if statuses:
-        output.console().print(_jobs_table(statuses, context.runtime.clock.now()))
+        output.print_json({"namespace": settings.namespace, "jobs": statuses, "broken_files": broken})
     else:
-        output.note("no file of the jobs folder defines a job, and storage knows of none")
-    output.warn_of_broken(context.runtime.found)
+        typer.echo(f"namespace {settings.namespace!r} on {where(settings.storage)}")
+        if statuses:
+            statuses.sort(key=lambda one: (-trouble[one.name], one.name))
+            output.console().print(_jobs_table(statuses, now, overdue))
+        else:
+            output.note("no file of the jobs folder defines a job, and storage knows of none")
+        output.warn_of_broken(found)
+    if broken or any(one.unreadable for one in statuses):
+        raise typer.Exit(Exit.CONFIGURATION)
+    if any(trouble[one.name] > NEITHER for one in statuses):
+        raise typer.Exit(Exit.FAILED)
 
 
-def _jobs_table(statuses: list[report.JobStatus], now: datetime) -> Any:
+NEITHER, FAILED, OVERDUE, UNREADABLE = range(4)
+"""How much a job is in trouble."""
+
+
+def _trouble(job: report.JobStatus, overdue: Mapping[str, timedelta]) -> int:
+    if job.unreadable:
+        return UNREADABLE
+    if job.name in overdue:
+        return OVERDUE
+    failed = job.last is not None and job.last.outcome in (Outcome.FAILED, Outcome.UNKNOWN)
+    return FAILED if failed else NEITHER
+
+
+def _jobs_table(statuses: list[report.JobStatus], now: datetime, overdue: Mapping[str, timedelta]) -> Any:
     made = output.table("Job", "Now", "Last run", "Next (UTC)")
     for one in statuses:
-        made.add_row(_name(one), _doing(one, now), _last(one, now), _upcoming(one, now))
+        made.add_row(
+            _name(one, overdue.get(one.name)), _doing(one, now), _last(one, now), _upcoming(one, now)
+        )
         made.add_section()
     return made
 
 
-def _name(job: report.JobStatus) -> Any:
+def _name(job: report.JobStatus, overdue: timedelta | None) -> Any:
     remark = "\nits row cannot be read" if job.unreadable else "" if job.in_code else "\nnot in the code"
-    return output.styled((job.name, "bold"), (remark, "red" if job.unreadable else "yellow"))
+    late = f"\noverdue for {times.to_span(overdue)}" if overdue and not job.unreadable else ""
+    return output.styled((job.name, "bold"), (remark, "red" if job.unreadable else "yellow"), (late, "red"))
 
 
 def _doing(job: report.JobStatus, now: datetime) -> Any:

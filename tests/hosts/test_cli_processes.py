@@ -157,7 +157,7 @@ def test_a_failing_job_ends_with_1_and_is_in_the_status(cli: Processes) -> None:
     assert failed.returncode == 1
     assert failed.stdout == f"bad {AT}: failed: PermanentError: the account is closed\n"
     status = cli.run("status")
-    assert (status.returncode, status.stderr) == (0, "")
+    assert (status.returncode, status.stderr) == (1, "")
     assert "failed" in status.stdout
     assert max(map(len, status.stdout.splitlines())) <= 80
     assert "\x1b" not in status.stdout

@@ -300,8 +300,36 @@ def test_status_lists_broken_files(cli: CommandLine) -> None:
     """A job file that did not load is named beside the table, which is printed all the same."""
     cli.file("broken.py", "1 / 0")
     result = cli("status")
-    assert result.exit_code == 0
+    assert result.exit_code == 5
     assert "warning: broken.py, line 1" in result.stderr
+    assert "nightly" in result.stdout
+
+
+def test_status_begins_with_where_it_looked(cli: CommandLine) -> None:
+    """The first line has the namespace and the account, so that a look at the wrong place is seen."""
+    first = cli("status").stdout.splitlines()[0]
+    assert first == "namespace 'local' on the emulator, 127.0.0.1:10002 (RUNONCE_STORAGE)"
+
+
+def test_status_has_troubled_jobs_first_and_an_exit_code_for_them(cli: CommandLine) -> None:
+    """A job whose last run failed stands before those that are well, and a script sees it by the code 1."""
+    cli.file("a_good.py", NIGHTLY.replace("def nightly", "def a_good").partition('@scheduled("0 */5')[0])
+    assert cli("status").exit_code == 0
+    assert cli("run", "often").exit_code == 1
+    result = cli("status")
+    assert result.exit_code == 1
+    assert result.stdout.index("often") < result.stdout.index("a_good") < result.stdout.index("nightly")
+    assert cli("status", "nightly").exit_code == 0
+
+
+def test_status_says_what_is_overdue(cli: CommandLine) -> None:
+    """A fire time that nobody ran for long is told with its lateness, and ends with 1."""
+    assert cli("run", "nightly", "--at", "2026-11-29T07:30:00Z").exit_code == 0
+    assert cli("status", "nightly").exit_code == 0
+    cli.clock.advance(25 * 3600)
+    result = cli("status", "nightly")
+    assert result.exit_code == 1
+    assert "overdue for" in " ".join(result.stdout.split())
 
 
 # -- history ----------------------------------------------------------------------------------------------------
