@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from runonce.errors import SettingsError
 from runonce.hosts.runtime import check_transport
 from runonce.messages.definition import Handler
 from runonce.runs.dispatch import Dispatcher
+from runonce.runs.requests import Request
 from runonce.runs.result import Result
 from runonce.runs.rows import Outcome
 
@@ -174,9 +175,17 @@ def recover(
         code = ended.interrupted or _worst(results)
     if as_json:
         output.print_json(
-            {"asked": asked, "worked": [result_json(result) for result in results], "exit_code": code}
+            {
+                "asked": [_asked_json(one) for one in asked],
+                "worked": [result_json(result) for result in results],
+                "exit_code": code,
+            }
         )
     raise typer.Exit(code)
+
+
+def _asked_json(request: Request) -> dict[str, Any]:
+    return {"job": request.job, "fire_time": request.fire_time, "why": request.why}
 
 
 def _work_off(dispatcher: Dispatcher, results: list[Result], *, quiet: bool) -> None:
