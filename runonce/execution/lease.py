@@ -61,6 +61,8 @@ class Lease:
         self._asked_at = 0.0
         self._losing = threading.Lock()
         self._closed = threading.Event()
+        self._ended = threading.Event()
+        """Closed or lost: nothing is left to renew or to watch."""
         self._thread: threading.Thread | None = None
         self._on_lost: Callable[[LeaseLost], None] = lambda _: None
 
@@ -150,6 +152,7 @@ class Lease:
         Raises nothing for a store that does not answer: the lease then ends by itself.
         """
         self._closed.set()
+        self._ended.set()
         if self._thread is not None:
             self._thread.join(timeout=10)  # at most one round of renewal is under way
         if self._lost is not None or self._trusted_until == float("-inf"):
@@ -168,9 +171,7 @@ class Lease:
 
     def _watch(self) -> None:
         """Say "lost" on time: the renewing thread may be stuck in a call (a name look-up has no time-out)."""
-        while not self._clock.wait(self._closed, self._trusted_until - self._clock.elapsed()):
-            if self._lost is not None:
-                return
+        while not self._clock.wait(self._ended, self._trusted_until - self._clock.elapsed()):
             late = self._clock.elapsed() - self._trusted_until
             if late >= 0:
                 self._lose(STARVING % late if late > STARVED else UNRENEWED)
@@ -178,7 +179,7 @@ class Lease:
 
     def _renew_forever(self) -> None:
         due = self._trusted_until - (self._terms.duration - self._terms.margin) + self._terms.renewal
-        while not self._clock.wait(self._closed, min(due, self._trusted_until) - self._clock.elapsed()):
+        while not self._clock.wait(self._ended, min(due, self._trusted_until) - self._clock.elapsed()):
             late = self._clock.elapsed() - min(due, self._trusted_until)
             if late > STARVED:
                 log.warning("lease %s: %s", self.name, STARVING % late)
@@ -190,8 +191,6 @@ class Lease:
                 due = float("inf")
                 continue
             renewed = self._renewal_round()
-            if self._lost is not None:
-                return
             due = self._clock.elapsed() + PAUSE if renewed is None else renewed + self._terms.renewal
 
     def _renewal_round(self) -> float | None:
@@ -219,5 +218,6 @@ class Lease:
             if self._lost is not None or self._closed.is_set():
                 return
             self._lost = LeaseLost(f"The lease on {self.name} is lost: {why}. Write nothing more.")
+            self._ended.set()
         log.error("lease %s: lost, %s", self.name, why)
         self._on_lost(self._lost)

@@ -36,6 +36,7 @@ FULL = MessageRow(
     attempt=3,
     failures=2,
     abandoned=1,
+    survived=1,
     generation=4,
     fingerprint="f",
     message_id="m-1",

@@ -51,6 +51,7 @@ FULL_RUN = RunRow(
     attempt=3,
     failures=2,
     abandoned=1,
+    survived=1,
     generation=1,
     token=2**33,
     holder="h",
