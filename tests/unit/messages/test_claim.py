@@ -196,6 +196,22 @@ def test_a_hook_is_asked_again_after_a_lost_reply() -> None:
     assert world.row.state is State.DONE
 
 
+def test_a_hook_is_asked_once_however_often_the_claim_is_tried() -> None:
+    """Requests that get lost make the claim try again, and do not ask a slow hook, or one with effects, again."""
+    world = World(on_abandoned="hold")
+    world.claimed(host="dead")
+    world.clock.advance(AFTER_CLAIM)
+    asked: list[int] = []
+
+    def hook(row: MessageRow) -> bool:
+        asked.append(row.attempt)
+        return True
+
+    world.boundary.next("commit", Fault.LOST_REQUEST, Fault.LOST_REQUEST, Fault.LOST_REQUEST)
+    assert isinstance(world.settled(redelivered=True, reconcile=hook), Complete)
+    assert asked == [1]
+
+
 def test_two_that_judge_an_abandoned_message_agree() -> None:
     """A hold verdict that somebody else made first is read back, not made twice."""
     world = World(on_abandoned="hold")
