@@ -10,6 +10,8 @@ from runonce.cli import output, times
 from runonce.cli.app import LOOK, JobName, Json, command
 from runonce.cli.context import Context, where
 from runonce.cli.exits import Exit
+from runonce.cli.which import read_fire_time
+from runonce.errors import InputError
 from runonce.runs import status as report
 from runonce.runs.audit import audit as audit_jobs
 from runonce.runs.parameters import parameters_json
@@ -140,26 +142,63 @@ def _upcoming(job: report.JobStatus, now: datetime) -> Any:
 # -- history ----------------------------------------------------------------------------------------------------
 
 
-@command(LOOK, "runonce history nightly_report", "runonce history nightly_report -n 1 --attempts --json")
+@command(
+    LOOK,
+    "runonce history nightly_report",
+    "runonce history nightly_report -n 1 --attempts --json",
+    "runonce history nightly_report --at 2026-11-29T00:00:00Z",
+)
 def history(
     ctx: typer.Context,
     job: JobName,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many fire times.")] = 20,
     attempts: Annotated[bool, typer.Option("--attempts", help="Also show earlier attempts.")] = False,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="INSTANT", help="All of one fire time, its traceback included."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what became of a job's latest fire times."""
+    """Show what became of a job's latest fire times, or all that is known of one."""
     context = Context.of(ctx)
     name = context.row(job).name
-    runs = report.history(context.runtime.dispatcher, name, count)
+    if at is None:
+        runs = report.history(context.runtime.dispatcher, name, count)
+    else:
+        fire_time = read_fire_time(context.runtime.jobs.get(name), at)
+        runs = report.runs_at(context.runtime.dispatcher, name, fire_time)
+        if not runs:
+            message = f"{name} has no run at {times.to_utc(fire_time)}; `runonce history {name}` lists those it has."
+            raise InputError(message)
     if as_json:
         output.print_json({"job": name, "runs": [_run_json(run) for run in runs]})
+    elif at is not None:
+        for run in runs:
+            _print_run(run, context.runtime.clock.now())
     elif runs:
         console = output.console()
         wide = console.width >= output.WIDE
         console.print(_runs_table(runs, context.runtime.clock.now(), attempts=attempts, wide=wide))
     else:
         output.note(f"{name} has not run yet; `runonce run {name}` runs it now, here")
+
+
+def _print_run(run: RunRow, now: datetime) -> None:
+    """Everything a row says, line by line; control characters are shown, as in tables."""
+    lines = [
+        f"{run.job} {times.to_utc(run.fire_time)}: {run.outcome}, attempt {run.attempt}, took {_took(run, now)}",
+        f"  on {run.host or '-'}, by {run.by or '-'}, token {run.token}",
+        *(f"  {what}" for what in (_why(run), *run.decisions) if what),
+    ]
+    for earlier in run.attempts:
+        took = _took_text(earlier.get("started_at", ""), earlier.get("finished_at", ""))
+        lines.append(
+            f"  attempt {earlier.get('attempt', '?')}: {earlier.get('outcome', '')} on {earlier.get('host', '')} "
+            f"at {earlier.get('finished_at', '')}, took {took}: {earlier.get('reason', '')}"
+        )
+    typer.echo(
+        output.styled(("\n".join([*lines, *(["", run.error.rstrip()] if run.error else [])]), "")).plain
+    )
 
 
 def _runs_table(runs: list[RunRow], now: datetime, *, attempts: bool, wide: bool) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from runonce.runs.parameters import parameters_json
-from runonce.runs.rows import JobRow, Outcome, RunRow, decode_run, key_range
+from runonce.runs.rows import JobRow, Outcome, RunRow, decode_run, key_range, run_key
 from runonce.runs.table import read_job, read_jobs, read_run
 
 if TYPE_CHECKING:
@@ -96,6 +96,19 @@ def history(dispatcher: Dispatcher, name: str, limit: int) -> list[RunRow]:
     registry = dispatcher.registry
     rows = registry.table.scan(registry.namespace, *key_range("run", name), limit=limit)
     return [_as_it_is(dispatcher, decode_run(row)) for row in rows]
+
+
+def runs_at(dispatcher: Dispatcher, name: str, fire_time: datetime) -> list[RunRow]:
+    """The runs of one fire time, one for each set of parameters; as `history` gives them.
+
+    Raises:
+        StoreError: Storage did not answer, or refused.
+    """
+    registry = dispatcher.registry
+    first = run_key(name, fire_time)
+    rows = registry.table.scan(registry.namespace, first, f"{first};")
+    found = [decode_run(row) for row in rows]
+    return [_as_it_is(dispatcher, run) for run in found if run.fire_time == fire_time]
 
 
 def _as_it_is(dispatcher: Dispatcher, run: RunRow) -> RunRow:

@@ -401,3 +401,31 @@ def test_history_of_a_job_that_never_ran(cli: CommandLine) -> None:
     result = cli("history", "often")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "`runonce run often`" in result.stderr
+
+
+def test_history_of_one_fire_time_has_all_of_it(cli: CommandLine) -> None:
+    """--at shows one run: its outcome, its earlier attempts and the traceback; without such a run it ends with 5."""
+    cli.file(
+        "shaky.py",
+        """
+        from runonce import Run, scheduled
+
+        @scheduled("0 0 * * * *", retries=1, retry_delay=1)
+        def shaky(run: Run) -> None:
+            raise ValueError(f"no answer {run.attempt}")
+        """,
+    )
+    assert cli("run", "shaky", "--at", "2026-11-29T11:00:00Z").exit_code == 4
+    cli.clock.advance(10)
+    assert cli("run", "shaky", "--at", "2026-11-29T11:00:00Z").exit_code == 1
+    page = cli("history", "shaky", "--at", "2026-11-29T11:00:00Z").stdout
+    assert page.startswith("shaky 2026-11-29T11:00:00Z: failed, attempt 2")
+    assert "attempt 1: retrying on" in page
+    assert "ValueError: no answer 1" in page
+    assert page.rstrip().endswith("ValueError: no answer 2")
+    assert "Traceback (most recent call last)" in page
+    (only,) = cli.json("history", "shaky", "--at", "2026-11-29T11:00:00Z")["runs"]
+    assert only["attempt"] == 2
+    missing = cli("history", "shaky", "--at", "2026-11-29T10:00:00Z")
+    assert missing.exit_code == 5
+    assert "no run at 2026-11-29T10:00:00Z" in missing.stderr
