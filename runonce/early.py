@@ -19,7 +19,7 @@ def _end(number: int, _frame: object) -> NoReturn:
     os._exit(128 + number)
 
 
-if os.path.basename(sys.argv[0]) in STARTED_AS:  # noqa: PTH119 - pathlib takes as long as all the rest
+if os.path.basename("".join(sys.argv[:1])) in STARTED_AS:  # noqa: PTH119 - pathlib takes as long as all the rest
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end)  # any other process ends by itself
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
