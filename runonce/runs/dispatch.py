@@ -36,7 +36,7 @@ from runonce.execution.log import run_logger
 from runonce.execution.registry import Registry
 from runonce.execution.server_clock import ServerClock
 from runonce.execution.stop import StopSignal
-from runonce.execution.terms import terms
+from runonce.execution.terms import Terms, terms
 from runonce.execution.threads import start_thread
 from runonce.runs.claim import Claim, claim
 from runonce.runs.follow_ups import send_left
@@ -254,16 +254,20 @@ class Dispatcher(Flow[Started]):
         if not lease.held:
             stop.set(LeaseLost(f"Job {job.name}: its lease ran out before the run began."))
         if job.max_runtime is not None:
-            start_thread(lambda: self._watch(started), f"runonce-limit-{job.name}")
+            start_thread(lambda: self._watch(started, limits), f"runonce-limit-{job.name}")
         self._inflight.add(started)
         run.log.info(
             "started (token %d, by %s, on %s)", claimed.run.token, claimed.run.by, self.registry.host
         )
         return started
 
-    def _watch(self, started: Started) -> None:
-        if not self.clock.wait(started.over, started.deadline - self.clock.elapsed()):
-            self._over_its_time(started)
+    def _watch(self, started: Started, limits: Terms) -> None:
+        if self.clock.wait(started.over, limits.deadline - self.clock.elapsed()):
+            return
+        self._over_its_time(started)
+        # Its process may be killed for it, as on Functions, which must not pass for its host's death.
+        if not self.clock.wait(started.over, limits.let_go - self.clock.elapsed()):
+            self._record(started, self._judge(started, started.stop.cause))
 
     def _over_its_time(self, started: Started) -> None:
         if started.stop.cause is None:
@@ -292,9 +296,8 @@ class Dispatcher(Flow[Started]):
     def _hand_on(self, started: Started) -> None:
         """Ask for the job's next unfinished fire time at once, now that its lease is free.
 
-        Mostly there is none and no call is made. This is how a stopped run goes on elsewhere within a second,
-        and how fire times that were missed, or whose ticks found the lease held by this run, follow each other
-        without waiting for a recovery tick each.
+        Mostly there is none and no call is made. So a stopped run goes on elsewhere within a second, and fire times
+        that were missed, or whose ticks found the lease held, follow each other without a recovery tick each.
         """
         fire_time = started.claim.next_due() or started.claim.passed()
         if fire_time is not None:
@@ -381,10 +384,7 @@ class Dispatcher(Flow[Started]):
     # -- stopping -------------------------------------------------------------------------------------------
 
     def abandon(self) -> list[str]:
-        """Give up runs that did not heed the stop: record them, release their leases; their jobs.
-
-        To be called only right before the process ends, for their code still runs.
-        """
+        """Record runs that did not heed the stop, release their leases, right before the process ends; their jobs."""
         left = self.running
         for started in left:
             row = started.claim.run

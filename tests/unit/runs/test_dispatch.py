@@ -639,6 +639,35 @@ def test_a_run_over_its_time_limit_has_failed(retries: int) -> None:
     assert "max_runtime of 120 s" in result.reason
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_run_that_does_not_heed_its_limit_has_failed_while_it_still_runs(retries: int) -> None:
+    """Its host may be about to kill it; then that was no death of its host, and it is not begun anew from its start."""
+    gate = Gate()
+    job = nightly(gate, max_runtime=120, retries=retries)
+    bench = bench_of(job)
+    running = InThread(lambda: bench.run(job, T))
+    assert gate.entered.wait(10)
+    (started,) = bench.dispatcher.running
+    poll = threading.Event()
+    for _ in range(17):
+        bench.clock.advance(10)
+        for _ in range(2000):
+            if bench.clock.elapsed() - started.lease.trusted_until + 40 < 20:
+                break
+            poll.wait(0.002)
+    for _ in range(2000):
+        if run_row(bench, job, T).outcome is not Outcome.RUNNING:
+            break
+        poll.wait(0.002)
+    recorded = run_row(bench, job, T)
+    assert recorded.outcome is (Outcome.RETRYING if retries else Outcome.FAILED)
+    assert (recorded.failures, recorded.abandoned) == (1, 0)
+    assert "max_runtime of 120 s" in recorded.reason
+    gate.go_on.set()
+    running.result()
+    assert run_row(bench, job, T) == recorded
+
+
 def wait_for_renewal(bench: Workbench, job: ScheduledJob) -> None:
     """Wait until the run's lease has been renewed if that is due, or the run knows that it must stop."""
     (started,) = bench.dispatcher.running
