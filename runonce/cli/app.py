@@ -22,8 +22,23 @@ LOOK, EXECUTE, OPERATE, DEPLOY, PROJECT = "Look", "Run", "Operate", "Deploy", "Y
 """The panels of `--help`."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead of a table.")]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as `runonce list` shows it.")]
-HandlerName = Annotated[str, typer.Argument(metavar="HANDLER", help="The handler's name.")]
+
+
+def _jobs(ctx: typer.Context, incomplete: str) -> list[str]:
+    return [name for name in Context.of(ctx).runtime.found.jobs if name.startswith(incomplete)]
+
+
+def _handlers(ctx: typer.Context, incomplete: str) -> list[str]:
+    return [name for name in Context.of(ctx).runtime.found.handlers if name.startswith(incomplete)]
+
+
+JobName = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="The job's name, as `runonce list` shows it.", autocompletion=_jobs),
+]
+HandlerName = Annotated[
+    str, typer.Argument(metavar="HANDLER", help="The handler's name.", autocompletion=_handlers)
+]
 
 
 class Commands(TyperGroup):
@@ -75,7 +90,6 @@ def _global_first(args: list[str]) -> list[str]:
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -429,3 +430,23 @@ def test_history_of_one_fire_time_has_all_of_it(cli: CommandLine) -> None:
     missing = cli("history", "shaky", "--at", "2026-11-29T10:00:00Z")
     assert missing.exit_code == 5
     assert "no run at 2026-11-29T10:00:00Z" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("runonce his", "history"), ("runonce history ni", "nightly"), ("runonce history o", "often")],
+)
+def test_a_shell_completes_commands_and_names(cli: CommandLine, typed: str, offered: str) -> None:
+    """Bash asks the program what may follow: a command, or a job of the jobs folder."""
+    words = typed.split()
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "RUNONCE_JOBS": str(cli.folder),
+        "_RUNONCE_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    command = [sys.executable, "-m", "runonce"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [offered], done.stderr
