@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 PAGE = "docs/cli.md"
 COMMAND: Any = typer.main.get_command(app)
-GLOBAL = {"--jobs", "--verbose", "-v", "--version", "--help", "-h"}
+COMPLETION = {"--install-completion", "--show-completion"}
+GLOBAL = {"--jobs", "--verbose", "-v", "--version", "--help", "-h"} | COMPLETION
 JOBS = '''
 import time
 from pathlib import Path
