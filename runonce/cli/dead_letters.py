@@ -102,6 +102,8 @@ def list_dead_letters(
         )
     if len(views) == count:
         output.note(f"there may be more; -n shows more than {count}")
+    elif len(views) == AT_ONCE:
+        output.note(f"there may be more; a Storage queue shows {AT_ONCE} at most, replay and purge take all")
 
 
 def _json(one: DeadLetterView) -> dict[str, Any]:

@@ -34,3 +34,9 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_an_anchor_is_made_as_the_forge_makes_it() -> None:
     """A heading's anchor is lower-case, without punctuation, its spaces as hyphens; comments in code are none."""
     assert anchors("# A job, `twice`\n## host.json\n```\n# not one\n```\n") == {"a-job-twice", "hostjson"}
+
+
+def test_llms_txt_lists_every_page() -> None:
+    """The index for language models has each page of the docs once, and nothing that is not there."""
+    listed = re.findall(r"\]\(([^)]+)\)", read("llms.txt"))
+    assert sorted(listed) == ["README.md", *sorted(page for page in PAGES if page.startswith("docs/"))]

@@ -322,6 +322,19 @@ def test_a_dead_letter_that_cannot_be_sent_keeps_no_other_back(
     assert cli.transport.bodies("invoices/dead") == [b'{"id": 1, "bad": true}']
 
 
+def test_the_most_that_a_storage_queue_shows_is_not_taken_for_all(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where 32 are shown although more were asked for, the list says that there may be more."""
+    put_aside(cli, *(f'{{"id": {n}, "bad": true}}' for n in range(40)))
+    assert "there may be more" not in cli("dead-letters", "list", "send_invoice", "-n", "100").stderr
+    letters = type(cli.transport.dead_letters(cli.context().handler("send_invoice")))
+    peek = letters.peek
+    monkeypatch.setattr(letters, "peek", lambda self, limit: peek(self, min(limit, 32)))
+    result = cli("dead-letters", "list", "send_invoice", "-n", "100")
+    assert "there may be more; a Storage queue shows 32 at most" in result.stderr
+
+
 def test_a_dead_letter_that_expires_is_warned_of(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the Functions host put aside is removed after a week; the list says when."""
     put_aside(cli, '{"id": 1, "bad": true}')
