@@ -6,6 +6,7 @@
     python dev.py serve      run the jobs in jobs/ here, until Ctrl-C
     python dev.py azurite    run only the storage emulator, until Ctrl-C
     python dev.py servicebus run a local Service Bus with the handlers' queues and topics, until Ctrl-C
+    python dev.py simulate   run the dispatcher against simulated storage, clocks and faults, many times
     python dev.py check      lint, format and type check
     python dev.py run JOB    any other command is runonce's own: status, history JOB, next JOB, --help
 
@@ -90,6 +91,16 @@ def test(options: argparse.Namespace) -> int:
     install_azurite()  # each test process starts its own; installing it here shows why the first time is slow
     install_servicebus()  # without it its tests are skipped, and fail in CI
     return run(pytest_command(options.pytest_arguments))
+
+
+def simulate(options: argparse.Namespace) -> int:
+    """Simulate schedules of faults, and check what must hold after every step."""
+    set_up()
+    command = [str(VENV_PYTHON), "-m", "simulation"]
+    for name in ("schedules", "seed"):
+        if (given := getattr(options, name)) is not None:
+            command += [f"--{name}", str(given)]
+    return run(command)
 
 
 def serve(_options: argparse.Namespace) -> int:
@@ -436,6 +447,13 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
     parsers["demo"].add_argument(
         "--html", type=Path, metavar="PATH", help="write what was seen, with its pictures, as a page"
     )
+    simulation = parsers["simulate"]
+    simulation.add_argument(
+        "--schedules", type=int, metavar="N", help="how many (default: 2000; 1 with --seed)"
+    )
+    simulation.add_argument(
+        "--seed", type=int, metavar="S", help="of the first one; a failing one's replays it exactly"
+    )
     parsers["servicebus"].add_argument(
         "--port", type=int, default=5673, help="where it listens (default: %(default)s)"
     )
@@ -449,6 +467,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "serve": serve,
     "azurite": azurite,
     "servicebus": servicebus,
+    "simulate": simulate,
     "check": check,
 }
 

@@ -1,0 +1,109 @@
+"""The toolkit with one guard taken out at a time. A simulation that does not notice is no proof."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from runonce.execution.lease import Lease
+from runonce.execution.owned import Owned
+from runonce.runs import claim, plan
+from runonce.runs.claim import Claim
+from runonce.runs.dispatch import Dispatcher
+from runonce.stores.memory import MemoryLeases
+from simulation.server import ANY
+from simulation.simulate import Seen, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Change = tuple[object, str, str, str]
+"""Module or class, the name of its function, a piece of its text, and what stands there instead."""
+
+MUTANTS: dict[str, tuple[Change, ...]] = {
+    "no claim": (
+        (plan, "_settled", "if previous.outcome.is_final:", "if False:"),
+        (claim, "claim", "if not unknown and (refused := admit(", "if False and (refused := admit("),
+    ),
+    "release without a look at the holder": (
+        (Lease, "release", 'self._lost is not None or self._trusted_until == float("-inf")', "False"),
+        (
+            MemoryLeases,
+            "release",
+            'if self._holders.get(name, ("",))[0] == holder:',
+            "if name in self._holders:",
+        ),
+    ),
+    "trust counted from the reply": (
+        (Lease, "acquire", "= started + terms.duration", "= clock.elapsed() + terms.duration"),
+        (
+            Lease,
+            "_renewal_round",
+            "= started + self._terms.duration",
+            "= self._clock.elapsed() + self._terms.duration",
+        ),
+    ),
+    "takeover without ETag": (
+        (claim, "_claim_writes", "write(planned.job, job_etag)", f"write(planned.job, job_etag and {ANY!r})"),
+        (claim, "_claim_writes", "write(planned.run, run_etag)", f"write(planned.run, run_etag and {ANY!r})"),
+        (claim, "claim", "lease.check()  #", "pass  #"),
+    ),
+    "finish without a condition": (
+        (Owned, "_write", "encode(row), etag)", f"encode(row), {ANY!r})"),
+        (Claim, "_check_right", "self._lease.check()", "pass"),
+        (Dispatcher, "_judge", "held=started.lease.held", "held=True"),
+    ),
+    "the watermark moved by a request": ((plan, "_advanced", "asked = who.by", "asked = False and who.by"),),
+    "stopped is told as succeeded": (
+        (Dispatcher, "_outcome", "return Outcome.STOPPED", "return Outcome.SUCCEEDED"),
+    ),
+    "a host's clock believed": ((claim, "claim", "if fire_time > lease.granted_by + EARLY:", "if False:"),),
+    "a lost reply taken for a refusal": (
+        (claim, "claim", "if unknown and previous is not None", "if False and previous is not None"),
+    ),
+}
+
+
+@contextmanager
+def mutant(name: str) -> Iterator[None]:
+    """Take the guard out; AssertionError where the text it stands in has changed."""
+    with ExitStack() as changed:
+        for place, function, old, new in MUTANTS[name]:
+            whole, rewritten = inspect.getattr_static(place, function), _rewritten(place, function, old, new)
+            for module in [place, *_importers(function, whole)]:
+                changed.enter_context(patch.object(module, function, rewritten))
+        yield
+
+
+def found(name: str, seeds: range) -> Seen | None:
+    """The first schedule in which the mutant breaks what must hold, or None; to be called within `simulated`."""
+    with mutant(name):
+        return next((seen for seen in map(simulate, seeds) if seen.violations), None)
+
+
+def _importers(name: str, function: Any) -> list[object]:
+    """Modules that have it under its name too."""
+    ours = [module for key, module in sys.modules.items() if key.startswith("runonce.")]
+    return [module for module in ours if vars(module).get(name) is function]
+
+
+def _rewritten(place: object, name: str, old: str, new: str) -> Any:
+    function = inspect.getattr_static(place, name)
+    plain = function.__func__ if isinstance(function, classmethod) else function
+    text = _texts.get(plain) or textwrap.dedent(inspect.getsource(plain))
+    assert old in text, f"{name} of {place} has no {old!r} any more; give its mutant another place"  # noqa: S101
+    scope = vars(sys.modules[plain.__module__])
+    made: dict[str, Any] = {}
+    exec(compile(text.replace(old, new), f"<mutant {name}>", "exec"), scope, made)  # noqa: S102 - our own text
+    changed = made[name]
+    plain = changed.__func__ if isinstance(changed, classmethod) else changed
+    _texts[plain] = text.replace(old, new)
+    return changed
+
+
+_texts: dict[Any, str] = {}
+"""Of functions that were rewritten once already."""
