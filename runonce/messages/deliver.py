@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runonce.deliver")
 
+LONGEST_ENDING = 5.0
+"""Seconds to wait for an end that another thread is recording."""
+
 
 class Deliverer(Flow[Working]):
     """Handles messages for one host; safe to call from many threads."""
@@ -276,7 +279,10 @@ class Deliverer(Flow[Working]):
     def finish(self, working: Working, result: Any, error: BaseException | None) -> Settlement:
         """Finish the claim by what came of the handler, and how to settle the message; only the first time counts."""
         if not working.ending.acquire(blocking=False):
-            return working.settled.result()
+            try:
+                return working.settled.result(LONGEST_ENDING)
+            except TimeoutError:  # its claim tells whoever gets it next
+                return Reschedule(WHEN_STOPPING, "its end is being recorded")
         if self.clock.elapsed() >= working.terms.deadline:  # the heartbeat that tells it may be late
             over_its_time(working.claim, working.stop)
         working.claim.lock = (

@@ -105,8 +105,22 @@ def _function(
     # A plain function for an async handler too: its body has a loop of its own, and nothing waits on the worker's.
     def handle(message: Any) -> None:
         delivery = read(message)
+        early: list[Settlement] = []
         with turns.one() as turn:
-            settle(runtime, handler, delivery, runtime.deliverer.deliver(handler, delivery, turn))
+
+            def given_up(settlement: Settlement) -> None:
+                """Its function does not end, which only the host can change; the message goes on without it."""
+                turn.end()
+                try:
+                    settle(runtime, handler, delivery, settlement)
+                except RunonceError as error:
+                    log.warning("handler %s: it comes again when its function ends: %s", handler.name, error)
+                else:
+                    early.append(settlement)
+
+            settlement = runtime.deliverer.deliver(handler, delivery, turn, given_up)
+            if not early:
+                settle(runtime, handler, delivery, settlement)
 
     kind = func.QueueMessage if read is from_storage else func.ServiceBusMessage
     handle.__annotations__ = {"message": kind, "return": None}

@@ -1,0 +1,62 @@
+"""On the Functions host a handler that hangs keeps its thread, which only the host can end, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from runonce.clock import SystemClock
+from runonce.errors import TransportError
+from runonce.execution.turns import Turns
+from runonce.hosts.functions.handlers import _function
+from runonce.hosts.runtime import Runtime
+from runonce.stores.memory import memory_stores
+from runonce.testing import MemorySender
+from tests.support.messages import delivery, handling
+from tests.support.namespaces import fresh_settings
+
+if TYPE_CHECKING:
+    from runonce.messages.message import Message
+
+
+class Away(MemorySender):
+    """A sender that fails so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def send(self, entity: str, messages: Any) -> None:
+        if self.times:
+            self.times -= 1
+            raise TransportError
+        super().send(entity, messages)
+
+
+@pytest.mark.parametrize("away", [0, 1])
+def test_a_function_that_hangs_gives_its_message_and_its_turn_to_others(away: int) -> None:
+    """The message is sent again once, at the latest when its function ends, and the next one is handled meanwhile."""
+    settings = replace(fresh_settings("UseDevelopmentStorage=true"), shutdown_timeout=0.2)
+    release, done, clock, sender = threading.Event(), threading.Event(), SystemClock(), Away(away)
+
+    def body(message: Message) -> None:
+        if message.key == "hangs":
+            release.wait(20)
+        else:
+            done.set()
+
+    one = handling(body, max_runtime=0.2, concurrency=1, lock="index", lock_wait=0.5)
+    runtime = Runtime(settings, stores=memory_stores(clock), clock=clock, sender=sender, host="functions")
+    function = _function(runtime, one, Turns(one.concurrency, runtime.stop), lambda message: message)
+    hanging = threading.Thread(target=function, args=(delivery({"id": "hangs"}),), daemon=True)
+    hanging.start()
+    function(delivery({"id": "next"}, message_id="m-2"))
+    assert done.wait(10)
+    assert len(sender.sent) == 1 - away
+    release.set()
+    hanging.join(10)
+    assert not hanging.is_alive()
+    assert [sent.json["id"] for sent in sender.sent] == ["hangs"]
