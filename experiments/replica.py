@@ -211,9 +211,14 @@ class Trusting(Lease):
     def check(self) -> None:
         """Nothing is checked."""
 
-    def server_now(self) -> datetime:
-        """The machine's own clock, which is the emulator's."""
+    @property
+    def granted_by(self) -> datetime:
+        """Now, by the machine's own clock, which is the emulator's."""
         return CLOCK.now()
+
+    def server_now(self) -> datetime:
+        """The same."""
+        return self.granted_by
 
 
 def holder(parent: Parent, effects: Effects) -> int:
