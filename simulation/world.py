@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from runonce.runs.run import Run
     from simulation.case import Case, Fault
 
-GRACE = 5.0
-"""Seconds that a call and a clock may make of the grace for late ticks."""
+GRACE = 35.0
+"""Seconds that a call, and a clock that nobody corrects, may add to the grace for late ticks."""
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEDULES = {
     10: ("*/10 * * * * *", 10, 0),

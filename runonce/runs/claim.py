@@ -105,7 +105,9 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
 
     for _ in range(TRIES):
         before, etag = read(lambda: read_job(registry, job.name))
-        row = of_this_version(job, within(before, server_now), first_seen, min(first_seen, fire_time) - EARLY)
+        row = of_this_version(
+            job, within(before, lease.server_now()), first_seen, min(first_seen, fire_time) - EARLY
+        )
         if not unknown and (refused := admit(row, fire_time, who)):
             return refused
         if isinstance(known := params_for(job, row, fire_time, by, params), Refused):

@@ -312,12 +312,16 @@ class Dispatcher(Flow[Started]):
     def _judge(self, started: Started, error: BaseException | None) -> Result:
         """The outcome of what the body did."""
         job, row = started.job, started.claim.run
+        self.server_clock.note(started.lease.server_now())  # ours may have been set meanwhile
         ending, error = judge(error, started.stop, held=started.lease.held)
         result = Result(job.name, row.fire_time, *self._outcome(started, ending, error), row.attempt, error)
         if result.outcome is not Outcome.RETRYING:
             return result
-        counted = ending is not Ending.OUT_OF_REACH
-        wait = job.retry.wait(row.failures + 1) if counted else OUT_OF_REACH_AGAIN
+        wait = (
+            job.retry.wait(row.failures + 1)
+            if (counted := ending is not Ending.OUT_OF_REACH)
+            else OUT_OF_REACH_AGAIN
+        )
         return replace(result, counted=counted, again_at=self.clock.now() + timedelta(seconds=wait))
 
     def _outcome(self, started: Started, ending: Ending, error: BaseException | None) -> tuple[Outcome, str]:

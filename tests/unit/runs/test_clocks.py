@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
@@ -11,9 +12,11 @@ import pytest
 from support.flows import at, job_row, replica, work_off
 
 from runonce.runs.definition import scheduled
+from runonce.runs.operate import ask
 from runonce.runs.recovery import recover
 from runonce.runs.requests import send_request
 from runonce.runs.rows import Outcome
+from runonce.runs.table import read_job, write
 from runonce.stores.protocols import Replace
 from runonce.testing import ManualClock, Workbench
 
@@ -157,3 +160,42 @@ def test_a_call_that_takes_long_makes_nothing_due() -> None:
         refused = fast.execute(one, at(3, 0, 32), by="timer")
     assert not refused.ran
     assert "it is not due before" in refused.reason
+
+
+def test_a_clock_that_is_set_during_a_run_puts_off_no_retry() -> None:
+    """It jumps a day ahead before the run fails: the retry is due in a minute by storage's clock, not tomorrow."""
+
+    @scheduled("0 * * * * *", name="minutely", retries=1)
+    def fails(run: Run) -> None:
+        tomorrow = clock.now() + timedelta(days=1)
+        clock.now = lambda: tomorrow  # type: ignore[method-assign]
+        raise ValueError(f"{run.job} fails")
+
+    bench, host = world(fails, seconds_ahead=0)
+    clock = cast("ManualClock", host.server_clock._clock)
+    result = host.execute(fails, at(3), by="timer")
+    assert result.outcome is Outcome.RETRYING
+    not_before = job_row(bench, fails).pending[at(3)].not_before
+    assert (not_before - at(3)).total_seconds() < 120
+
+
+def test_a_claim_that_reads_slowly_pulls_no_watermark_back() -> None:
+    """Its read takes half a minute, in which others account for more: that is not a clock's mistake."""
+    one = job(misfire="all")
+    bench, slow = world(one, seconds_ahead=0)
+    recover(bench.dispatcher)
+    ask(bench.dispatcher, one, at(3))
+    get = slow.registry.table.get
+
+    def slowly(*args: Any) -> Any:
+        slow.registry.table.get = get  # type: ignore[method-assign]
+        for clock in (bench.clock, cast("ManualClock", slow.server_clock._clock)):
+            clock.advance(35)
+        row, etag = read_job(bench.dispatcher.registry, one.name)
+        registry = bench.dispatcher.registry
+        registry.table.commit("test", [write(replace(row, watermark=at(3, 0, 44)), etag)])
+        return get(*args)
+
+    slow.registry.table.get = slowly  # type: ignore[method-assign]
+    slow.execute(one, at(3), by="request")
+    assert job_row(bench, one).watermark == at(3, 0, 44)
