@@ -256,9 +256,8 @@ class Dispatcher(Flow[Started]):
         if job.max_runtime is not None:
             start_thread(lambda: self._watch(started, limits), f"runonce-limit-{job.name}")
         self._inflight.add(started)
-        run.log.info(
-            "started (token %d, by %s, on %s)", claimed.run.token, claimed.run.by, self.registry.host
-        )
+        row = claimed.run
+        run.log.info("started (token %d, by %s, on %s)", row.token, row.by, self.registry.host)
         return started
 
     def _watch(self, started: Started, limits: Terms) -> None:
@@ -317,11 +316,8 @@ class Dispatcher(Flow[Started]):
         result = Result(job.name, row.fire_time, *self._outcome(started, ending, error), row.attempt, error)
         if result.outcome is not Outcome.RETRYING:
             return result
-        wait = (
-            job.retry.wait(row.failures + 1)
-            if (counted := ending is not Ending.OUT_OF_REACH)
-            else OUT_OF_REACH_AGAIN
-        )
+        counted = ending is not Ending.OUT_OF_REACH
+        wait = job.retry.wait(row.failures + 1) if counted else OUT_OF_REACH_AGAIN
         return replace(result, counted=counted, again_at=self.clock.now() + timedelta(seconds=wait))
 
     def _outcome(self, started: Started, ending: Ending, error: BaseException | None) -> tuple[Outcome, str]:
