@@ -381,7 +381,8 @@ def test_a_bad_request(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert bench.dispatcher.handle_request(case.given) is None
     (record,) = caplog.records
-    assert record.levelno == (logging.WARNING if "not due yet" in case.remedy else logging.ERROR)
+    put_back = case.id in ("too early", "unknown job")  # another host, or this one later, can run it
+    assert record.levelno == (logging.WARNING if put_back else logging.ERROR)
     holds(case, record.getMessage())
     assert ran == []
     result = bench.dispatcher.handle_request('{"job": "nightly", "fire_time": "2026-11-29T03:00:00Z"}')

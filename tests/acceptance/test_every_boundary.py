@@ -110,7 +110,7 @@ class World:
     def _over(self, dispatcher: Dispatcher, boundary: Boundary) -> int:
         """The host is gone: nothing of it renews a lease any more."""
         for started in dispatcher.running:
-            started.ended.set()
+            started.over.set()
             started.lease._closed.set()
         calls = len(boundary.calls)
         boundary.dead = True
