@@ -98,7 +98,8 @@ def simulate(options: argparse.Namespace) -> int:
     set_up()
     command = [str(VENV_PYTHON), "-m", "simulation"]
     for name in ("schedules", "seed"):
-        if (given := getattr(options, name)) is not None:
+        given = getattr(options, name)
+        if given is not None:
             command += [f"--{name}", str(given)]
     return run(command)
 

@@ -88,7 +88,8 @@ def serve(ctx: typer.Context) -> None:
         from runonce.messages.consumer import Consumer  # noqa: PLC0415 - only where there are handlers
 
         consumers = [Consumer(runtime.deliverer, runtime.transport, handler) for handler in served]
-    raise typer.Exit(LocalHost(runtime.dispatcher, consumers).serve())
+    host = LocalHost(runtime.dispatcher, consumers)
+    raise typer.Exit(host.serve(lambda: typer.echo("Ctrl-C stops it.", err=True)))
 
 
 def _carried(context: Context) -> tuple[list[Handler], dict[str, str]]:
@@ -129,7 +130,6 @@ def _banner(context: Context, paused: set[str], served: list[Handler], refused: 
     for reason in refused.values():
         output.warn(reason)
     output.warn_of_broken(context.runtime.found)
-    typer.echo("Ctrl-C stops it.", err=True)
 
 
 # -- recover ----------------------------------------------------------------------------------------------------

@@ -50,13 +50,16 @@ class LocalHost:
         self._asked = threading.Event()
         self._watch = Watch(dispatcher, self._asked.set)
 
-    def serve(self) -> int:
+    def serve(self, ready: Callable[[], None] = lambda: None) -> int:
         """Serve until SIGTERM, Ctrl-C, or the dispatcher's stop signal; then drain. The exit code.
+
+        `ready` is called once signals are heard.
 
         0 when everything stopped in time, 75 when runs had to be abandoned (they go on elsewhere), 70 when
         the host itself failed.
         """
         with heard(self._on_signal):
+            ready()
             for work in (self._timers, self._recovery, self._requests, self._signs):
                 start_thread(self._guarded(work), f"runonce{work.__name__}")
             for consumer in self._consumers:

@@ -701,7 +701,7 @@ def test_messages_without_an_id_all_come_again_and_are_all_replayed(bus_pipe: Bu
     while len(taken) < 5:
         taken += letters.take(5)
     for dead in taken:
-        replay(registry, bus_pipe.sender, to, letters, dead)
+        replay(registry, bus_pipe.sender, to, letters, dead, from_scratch=True)
     assert len(receive(inbox, 5)) == 5
     assert bus_pipe.dead_count(to.queue) == 0
 
@@ -744,7 +744,7 @@ def test_what_one_subscriber_retries_nobody_else_sees(bus_pipe: BusPipe) -> None
         while len(taken) < 5:
             taken += letters.take(5)
         for dead in taken:
-            replay(registry, bus_pipe.sender, one, letters, dead)
+            replay(registry, bus_pipe.sender, one, letters, dead, from_scratch=True)
         again = receive(inbox, 5)
         assert sorted(json.loads(r.delivery.body)["id"] for r in again) == list(range(5))
         assert {r.delivery.only_for for r in again} == {""}
@@ -774,7 +774,7 @@ def test_a_subscription_that_does_not_forward_retries_through_a_queue(bus_pipe: 
         taken += letters.take(5)
     assert len({dead.place for dead in taken}) == 2
     for dead in taken:
-        replay(registry, bus_pipe.sender, one, letters, dead)
+        replay(registry, bus_pipe.sender, one, letters, dead, from_scratch=True)
     assert len(receive(inbox, 2)) == 2
     assert bus_pipe.dead_count("plain/billing") + bus_pipe.dead_count("plain.billing.retry") == 0
     assert bus_pipe.count("plain/warehouse") == 2
@@ -876,7 +876,7 @@ def test_a_copy_and_a_replay_are_the_message_with_all_it_had(bus_pipe: BusPipe, 
     } | {"symbol": "gold", "binary": "/wA=", "timestamp": "2026-09-21T14:13:20.000Z"}
     inbox.settle(received, DeadLetter("Failed", "because " * 400))
     registry = Registry(memory_stores(ManualClock()).claims, "shop", ManualClock(), "test")
-    replay(registry, bus_pipe.sender, to, letters, letters.take(1)[0])
+    replay(registry, bus_pipe.sender, to, letters, letters.take(1)[0], from_scratch=True)
     again = _seen(bus_pipe.broker, bus, to.queue)
     assert again["rest"] == first["rest"]
     assert again["properties"] == first["properties"] | own
