@@ -409,7 +409,7 @@ def test_serve_prints_what_it_serves_before_it_does(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The banner on stderr has the namespace, the storage, each job's next fire time, and broken files."""
-    monkeypatch.setattr(local.LocalHost, "serve", lambda _: 75)
+    monkeypatch.setattr(local.LocalHost, "serve", lambda _, ready: ready() or 75)
     cli.file("broken.py", "1 / 0")
     cli("pause", "bad")
     result = cli("serve")
