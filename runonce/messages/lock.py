@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from runonce.errors import ConflictError
 from runonce.execution.lease import Lease
 from runonce.execution.patience import patiently
-from runonce.messages.rows import SHARDS
 from runonce.stores.columns import Columns, decode, encode
 from runonce.stores.protocols import Insert, Replace
 from runonce.transports.ids import digest
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from runonce.settings import LeaseTerms
     from runonce.stores.protocols import LeaseStore
 
+SHARDS = 16
+"""Partitions of the locks' rows, a part of their address."""
 POLL = 0.25
 """Seconds between tries for a lock."""
 

@@ -116,6 +116,14 @@ def test_places_differ_by_each_of_their_parts() -> None:
     assert len({place(*way) for way in ways}) == len(ways)
 
 
+def test_a_claims_address_does_not_change() -> None:
+    """An address of today is that of every later version: elsewhere a claim would not be found."""
+    assert place("shop", "q", "h", "k") == (
+        "shop|h|01",
+        "claim:d12d6208968ff15e832ca96501842a97cbc1fedf3d8ae6290a8e109481632ed5",
+    )
+
+
 def test_rows_spread_over_all_shards() -> None:
     """A handler's claims lie in all of its shards, so that one busy handler is not one hot partition."""
     used = {place("shop", "q", "h", str(n))[0] for n in range(500)}
