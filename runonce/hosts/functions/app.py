@@ -17,11 +17,12 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import azure.functions as func
 
-from runonce.errors import JobFileError, RunonceError, SettingsError
+from runonce.errors import JobFileError, RunonceError, SettingsError, StoreError
 from runonce.execution.loop import close_body_loop
 from runonce.execution.threads import start_thread
 from runonce.hosts.functions.handlers import add_handler, give_up
@@ -32,12 +33,13 @@ from runonce.hosts.runtime import Runtime
 from runonce.hosts.signals import end_process, listen
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
+from runonce.runs.switched_off import note_switched_off
 from runonce.schedules.host_cron import functions_timer
 from runonce.settings import Settings
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from runonce.hosts.discover import Discovered
@@ -78,7 +80,8 @@ def make_app(root: Path) -> func.FunctionApp:
         runtime.jobs.pop(name, None)  # recovery would run what the host was told not to
     _bind_handlers(app, runtime)
     timer = app.timer_trigger(arg_name="timer", schedule=RECOVERY_TIMER)
-    app.function_name(RECOVERY)(timer(_recovery(runtime.dispatcher, runtime.found, said)))
+    note = partial(_note_switched_off, runtime, off)
+    app.function_name(RECOVERY)(timer(_recovery(runtime.dispatcher, runtime.found, said, note)))
     requests = app.queue_trigger(
         arg_name="message",
         queue_name=settings.request_queue,
@@ -88,6 +91,8 @@ def make_app(root: Path) -> func.FunctionApp:
     app.function_name(REQUESTS)(requests(_requests(runtime.dispatcher)))
     for text in [*said, *map(str, runtime.found.broken)]:
         tell(text)
+    if RECOVERY in off:
+        start_thread(note, "runonce-switched-off")
     _stop_when_told(runtime)
     return app
 
@@ -116,12 +121,24 @@ def _timer(dispatcher: Dispatcher, job: ScheduledJob) -> Callable[[func.TimerReq
     return run
 
 
+def _note_switched_off(runtime: Runtime, off: Mapping[str, str]) -> None:
+    """Write down for other machines what the host was told not to start."""
+    try:
+        note_switched_off(runtime.runs, os.environ.get("WEBSITE_HOSTNAME") or runtime.host, off)
+    except StoreError as error:
+        log.warning("what is switched off here is not shown by `runonce status` elsewhere: %s", error)
+
+
 def _recovery(
-    dispatcher: Dispatcher, found: Discovered, said: list[str]
+    dispatcher: Dispatcher, found: Discovered, said: list[str], note: Callable[[], None]
 ) -> Callable[[func.TimerRequest], None]:
+    first = [note]
+
     def run(timer: func.TimerRequest) -> None:  # noqa: ARG001 - what is due depends on the time alone
         while said:
             log.warning("%s", said.pop(0))
+        while first:
+            first.pop()()
         for error in found.broken:
             log.error("%s", error)  # every minute, so that an alert sees it as long as it is so
         recover(dispatcher)

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from runonce.errors import SettingsError
+from runonce.clock import SystemClock
+from runonce.errors import SettingsError, StoreUnavailableError
 from runonce.hosts.functions import build
 from runonce.hosts.functions.startup import left_out, unreachable
+from runonce.hosts.runtime import Runtime
+from runonce.runs.switched_off import switched_off
 from runonce.settings import Settings
+from runonce.stores.memory import memory_stores
 from tests.support.functions_app import ROOT
+from tests.support.functions_worker.samples import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +53,8 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNONCE_STORAGE", "UseDevelopmentStorage=true")
     monkeypatch.setattr("runonce.hosts.functions.app._stop_when_told", lambda _: None)
     monkeypatch.setattr("runonce.hosts.functions.startup._answers", lambda *_: True)
+    stores = memory_stores(SystemClock())
+    monkeypatch.setattr("runonce.stores.azure.stores.azure_stores", lambda *_, **__: stores)
 
 
 def app(folder: Path, jobs: str = JOBS, **changes: Any) -> Path:
@@ -181,6 +188,41 @@ def test_recovery_leaves_alone_what_is_switched_off(
     told = capsys.readouterr().err
     assert "Function 'nightly' is switched off (AzureWebJobs.nightly.Disabled)" in told
     assert "Function 'runonce_requests' is switched off" in told
+
+
+@pytest.mark.parametrize("recovery", ["", "true"])
+def test_what_is_switched_off_is_seen_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recovery: str
+) -> None:
+    """The first recovery tick writes it down, or the start where nobody ticks; with nothing off it is taken away."""
+    monkeypatch.setenv("AzureWebJobs.take.Disabled", "true")
+    monkeypatch.setenv("AzureWebJobs.runonce_recovery.Disabled", recovery)
+    monkeypatch.setenv("WEBSITE_HOSTNAME", "shop.azurewebsites.net")
+    elsewhere = Runtime(Settings.from_env()).runs
+    made = functions(app(tmp_path))
+    if not recovery:
+        made["runonce_recovery"].get_user_function()(None)
+    names = ["runonce_recovery", "take"] if recovery else ["take"]
+    until(lambda: [one.name for one in switched_off(elsewhere)] == names)
+    assert {one.app for one in switched_off(elsewhere)} == {"shop.azurewebsites.net"}
+    monkeypatch.delenv("AzureWebJobs.take.Disabled")
+    monkeypatch.delenv("AzureWebJobs.runonce_recovery.Disabled")
+    functions(tmp_path)["runonce_recovery"].get_user_function()(None)
+    assert switched_off(elsewhere) == []
+
+
+def test_storage_that_is_away_keeps_no_tick_from_what_is_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That it could not be written down is a warning, and the recovery tick goes on."""
+
+    def away(*_: object) -> None:
+        raise StoreUnavailableError
+
+    monkeypatch.setattr("runonce.stores.memory.MemoryTable.get", away)
+    monkeypatch.setattr("runonce.hosts.functions.app.recover", lambda _: [])
+    functions(app(tmp_path))["runonce_recovery"].get_user_function()(None)
+    assert "is not shown by `runonce status` elsewhere" in caplog.text
 
 
 def test_a_stand_in_that_is_not_there_is_told_with_how_to_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
