@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from runonce.clock import SystemClock  # noqa: E402
-from runonce.errors import RunInterrupted, RunonceError  # noqa: E402
+from runonce.errors import Fenced, RunInterrupted, RunonceError  # noqa: E402
 from runonce.hosts.discover import Discovered  # noqa: E402
 from runonce.hosts.local import LocalHost  # noqa: E402
 from runonce.hosts.runtime import Runtime  # noqa: E402
@@ -62,6 +63,10 @@ class Config:
     recovery_interval: float = 2.5
     stubborn: bool = False
     """After a refusal, believe in the lease all the same and try again."""
+    database: str = ""
+    """Where the body "charges" writes."""
+    helper: str = ""
+    """The file with its `fenced`."""
 
     def settings(self) -> Settings:
         return Settings(
@@ -81,7 +86,7 @@ class Config:
         return Runtime(self.settings(), found=found, clock=self.clock(), host=name).dispatcher
 
     def _define(self, job: str) -> ScheduledJob:
-        body = {"work": self._work, "writes": self._write_to_the_end}[self.body]
+        body = {"work": self._work, "writes": self._write_to_the_end, "charges": self._charge}[self.body]
 
         def run_it(run: Run) -> None:
             body(run)
@@ -147,6 +152,28 @@ class Config:
                 self.note(run, f"{what} refused", type(error).__name__)
             else:
                 self.note(run, f"{what} written")
+
+    def _charge(self, run: Run) -> None:
+        """A second attempt writes a row and ends; the first, once it is told, tries a fenced row and a bare one."""
+        import psycopg  # noqa: PLC0415 - of one test
+
+        fenced = runpy.run_path(self.helper)["fenced"]
+        charge = "INSERT INTO charges (invoice, amount, token) VALUES (%s, 1, %s)"
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            with fenced(connection, run):
+                connection.execute(charge, (f"attempt {run.attempt}", run.fencing_token))
+            if run.attempt > 1:
+                return
+            self.note(run, "holding")
+            while not run.stopping:
+                time.sleep(0.02)
+            try:
+                with fenced(connection, run):
+                    connection.execute(charge, ("late, fenced", run.fencing_token))
+            except Fenced:
+                self.note(run, "refused")
+            connection.execute(charge, ("late, not fenced", run.fencing_token))
+            self.note(run, "tried")
 
 
 class SharedClock(SystemClock):
