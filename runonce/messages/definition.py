@@ -123,7 +123,7 @@ def handler(
     subscription: str | None = None,
     forward: bool = True,
     key: str | Callable[[Message], str] | None = None,
-    fingerprint: str | Sequence[str] | Callable[[Message], Any] | None = WHOLE_BODY,
+    fingerprint: str | Sequence[str] | Callable[[Message], Any] | None = "*",
     name: str | None = None,
     retries: int = 5,
     retry_delay: float | timedelta = 10.0,
