@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from runonce.execution.blobs import TOKEN
-from runonce.runs.plan import schedule_text
 from runonce.runs.rows import AGAIN, Outcome, decode_job, decode_run, entry_key, run_key
+from runonce.runs.versions import schedule_text
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Checks:
         self.leases: list[tuple[SimHost, Lease]] = []
         """Those that were acquired and may be trusted still."""
         self._read: dict[str, Any] = {}
-        self.first_seen: dict[str, datetime] = {}
-        """When a host first wrote a row with a schedule."""
+        self.accounts: dict[str, list[tuple[datetime, datetime | None]]] = {}
+        """From when to when the job's row had a schedule's account, by schedule."""
 
     def violated(self, invariant: str, what: str) -> None:
         """Remember it, and let time end here."""
@@ -93,12 +93,23 @@ class Checks:
         if ROW in before:
             old_job = None if (old := before[ROW]) is None else self._decoded(old)
             new_job = self._decoded(rows[ROW])
-            self.first_seen.setdefault(new_job.schedule, self.world.clock.now())
+            self._account(new_job)
             self._job_changed(old_job, new_job)
         for key, old in before.items():
             if key.startswith("run:"):
                 was = None if old is None else self._decoded(old)
                 self._run_changed(was, self._decoded(rows[key]), old_job, new_job)
+
+    def _account(self, row: JobRow) -> None:
+        """Note whose accounts begin, and whose are closed."""
+        now, open_now = self.world.clock.now(), {row.schedule, *row.marks}
+        for schedule in open_now:
+            account = self.accounts.setdefault(schedule, [])
+            if not account or account[-1][1] is not None:
+                account.append((now, None))
+        for schedule, account in self.accounts.items():
+            if schedule not in open_now and account[-1][1] is None:
+                account[-1] = (account[-1][0], now)
 
     def _job_changed(self, old: JobRow | None, new: JobRow) -> None:
         if old is None:
@@ -236,10 +247,9 @@ class Checks:
     def _due(self) -> Iterator[datetime]:
         world = self.world
         for version, job in world.versions.items():
-            since = self.first_seen.get(schedule_text(job))
-            until = world.version_until(version)
-            if since is not None:
-                yield from world.fire_times(version, since + timedelta(seconds=1), until)
+            for since, until in self.accounts.get(schedule_text(job), ()):
+                last = min(until or world.ends, world.ends, world.version_until(version))
+                yield from world.fire_times(version, since + timedelta(seconds=1), last)
 
     def _skipped(self, runs: Any) -> Iterator[tuple[datetime, datetime]]:
         for run in runs:

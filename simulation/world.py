@@ -11,7 +11,6 @@ from runonce.errors import InputError, StoreError
 from runonce.runs.definition import scheduled
 from runonce.runs.dispatch import Dispatcher
 from runonce.runs.operate import resume
-from runonce.runs.plan import schedule_text
 from runonce.runs.recovery import recover
 from runonce.settings import Settings, StorageConnection
 from simulation.baton import Process, Simulator, simulator
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from runonce.runs.run import Run
     from simulation.case import Case, Fault
 
-GRACE = 35.0
-"""Seconds that a call, and a clock that nobody corrects, may add to the grace for late ticks."""
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEDULES = {
     10: ("*/10 * * * * *", 10, 0),
@@ -146,7 +143,8 @@ class SimHost(Process):
         def leave() -> None:
             if not self.dispatcher.drain(self.world.settings.shutdown_timeout):
                 self.world.note(self.name, f"gives up {self.dispatcher.abandon()}")
-            self.world.note(self.name, "is gone")
+            if not self.dead:
+                self.world.note(self.name, "is gone")
             self.world.kill(self)
 
         self.spawn(leave, "stop")
@@ -231,16 +229,14 @@ class World:
         )
 
     def version_until(self, version: int) -> datetime:
-        """Until when the fire times of a version have to be accounted for.
-
-        From the moment that the next version is seen, less the grace for late ticks, the older one's are run by its
-        own hosts as long as there are some. Which of them was the last to know is on no row, so what falls between
-        its end and the next version's begin is not on record.
-        """
-        followed = self.checks.first_seen.get(schedule_text(self.versions[max(self.versions)]))
-        if version == max(self.versions) or followed is None:
+        """Until when the fire times of a version have to be accounted for: as long as a host has it."""
+        if version == max(self.versions):
             return self.ends
-        return min(self.ends, followed - timedelta(seconds=self.settings.misfire_grace + GRACE))
+        last = max(
+            (self.gone.get(host.name, self.sim.now) for host in self.hosts if host.version == version),
+            default=0.0,
+        )
+        return START + timedelta(seconds=last)
 
     # -- hosts --------------------------------------------------------------------------------------------------
 

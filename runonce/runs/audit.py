@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from runonce.runs.plan import of_this_version
 from runonce.runs.rows import JobRow
+from runonce.runs.versions import of_this_version
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:

@@ -20,19 +20,7 @@ from runonce.errors import ConflictError, Fenced, StoreError, StoreUnavailableEr
 from runonce.execution.owned import Owned
 from runonce.execution.patience import patiently
 from runonce.runs.overflow import spilled
-from runonce.runs.plan import (
-    By,
-    Claimant,
-    Plan,
-    Refused,
-    admit,
-    left_behind,
-    of_this_version,
-    params_for,
-    passed_over,
-    plan,
-    within,
-)
+from runonce.runs.plan import By, Claimant, Plan, Refused, admit, params_for, passed_over, plan, within
 from runonce.runs.rows import (
     JobRow,
     Outcome,
@@ -45,6 +33,7 @@ from runonce.runs.rows import (
     run_key,
 )
 from runonce.runs.table import read_job, read_run, record_beside, write
+from runonce.runs.versions import left_behind, of_this_version, together
 from runonce.stores.columns import to_text
 from runonce.stores.protocols import Insert, Write
 
@@ -124,7 +113,7 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
         row, moved = spilled(planned.job)
         planned = replace(planned, job=row)
         writes = _claim_writes(planned, etag, None if previous is None else previous[1])
-        skipped = planned.skipped or left_behind(job, before, server_now - grace, who.now)
+        skipped = together(planned.skipped, left_behind(job, before, row, server_now - grace, who.now))
         if skipped is not None:
             beside_it = partial(record_beside, registry, skipped)
             writes.append(read(beside_it) if beside else write(skipped, None))

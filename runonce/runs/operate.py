@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runonce.errors import InputError, UnknownJobError
-from runonce.runs.plan import Refused, forgotten, params_for, passed_over_by_all
+from runonce.runs.plan import Refused, forgotten, params_for
 from runonce.runs.requests import Request, send_request
 from runonce.runs.rows import JobRow, Pending
 from runonce.runs.table import change_job
+from runonce.runs.versions import passed_over_by_all
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:

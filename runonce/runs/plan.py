@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from runonce.errors import ScheduleError
 from runonce.execution.options import MAX_ABANDONED
-from runonce.runs.rows import AGAIN, KEPT_ATTEMPTS, KEPT_MARKS, JobRow, Mark, Outcome, Pending, RunRow
+from runonce.runs.rows import AGAIN, KEPT_ATTEMPTS, JobRow, Outcome, Pending, RunRow
 from runonce.schedules.misfire import Misfire, missed
-from runonce.schedules.schedule import LATE, Schedule
+from runonce.schedules.schedule import LATE
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
     from runonce.runs.definition import ScheduledJob
+    from runonce.schedules.schedule import Schedule
 
 By = Literal["timer", "request", "hand"]
 ONE_SECOND = timedelta(seconds=1)
@@ -57,27 +57,6 @@ class Plan:
     run: RunRow | None
     skipped: RunRow | None = None
     refused: Refused | None = None
-
-
-def schedule_text(job: ScheduledJob) -> str:
-    """The schedule as it is kept on the job's row."""
-    return f"{job.schedule.expression} {job.schedule.time_zone}"
-
-
-def of_this_version(job: ScheduledJob, row: JobRow, first_seen: datetime, watermark: datetime) -> JobRow:
-    """The row with the marks of the schedule that this host's code has.
-
-    Two versions with two schedules may live at once (slots, a rolling deployment); each accounts for its own fire
-    times, so one that is new begins when its first host saw it, and the other's marks stay as they are. What lies
-    between the new one's `watermark` and that instant is not missed, but a tick may still claim it.
-    """
-    text = schedule_text(job)
-    if row.schedule == text:
-        return row
-    marks = _all_marks(row)
-    mine = marks.pop(text, None) or Mark(watermark, first_seen)
-    kept = sorted(marks.items(), key=lambda item: item[1].watermark)[-KEPT_MARKS:]
-    return replace(row, schedule=text, watermark=mine.watermark, since=mine.since, marks=dict(kept))
 
 
 def within(row: JobRow, now: datetime) -> JobRow:
@@ -245,11 +224,11 @@ def _next_attempt(previous: RunRow | None, fresh: RunRow, who: Claimant) -> RunR
 
 def noted(run: RunRow, skipped: RunRow) -> RunRow:
     """The run's row with the record of what was skipped, which has this fire time's place and names others too."""
-    return (
-        replace(run, attempts=(*run.attempts, _closed_attempt(skipped))[-KEPT_ATTEMPTS:])
-        if skipped.reason
-        else run
-    )
+    if not skipped.reason:
+        return run
+    # All of its reason: each fire time that it names counts.
+    record = _closed_attempt(skipped) | {"reason": skipped.reason}
+    return replace(run, attempts=(*run.attempts, record)[-KEPT_ATTEMPTS:])
 
 
 def _closed_attempt(previous: RunRow) -> dict[str, str]:
@@ -317,44 +296,6 @@ def passed_over(row: JobRow, schedule: Schedule, until: datetime, now: datetime,
     count = f"{'at least ' if found.at_least else ''}{found.skipped_count} fire time(s)"
     between = f"from {to_text(found.skipped_first)} to {to_text(found.skipped_last)}"
     return _skipped(row.name, found.skipped_last, f"{count} {between} passed over: {why}", now)
-
-
-def passed_over_by_all(row: JobRow, now: datetime, why: str) -> RunRow | None:
-    """The same for every version of the schedule that the row knows, in one record."""
-    records = []
-    for text, mark in _all_marks(row).items():
-        schedule = _parsed(text)
-        of_it = replace(row, watermark=mark.watermark, since=mark.since)
-        if schedule is not None and (record := passed_over(of_it, schedule, now, now, why)) is not None:
-            records.append(record)
-    if not records:
-        return None
-    newest = max(records, key=lambda record: record.fire_time)
-    return replace(newest, reason="; ".join(record.reason for record in records))
-
-
-def left_behind(job: ScheduledJob, before: JobRow, until: datetime, now: datetime) -> RunRow | None:
-    """What the schedule before left behind, where the job's is one that nobody had seen yet."""
-    text, schedule = schedule_text(job), _parsed(before.schedule)
-    if schedule is None or text in (before.schedule, *before.marks):
-        return None
-    return passed_over(before, schedule, until, now, f"the schedule changed from {before.schedule} to {text}")
-
-
-def _all_marks(row: JobRow) -> dict[str, Mark]:
-    marks = dict(row.marks)
-    if row.schedule and row.watermark is not None:
-        marks[row.schedule] = Mark(row.watermark, row.since or row.watermark)
-    return marks
-
-
-def _parsed(text: str) -> Schedule | None:
-    """The schedule kept on a row; None where there was none, or only another version can read it."""
-    expression, _, zone = text.rpartition(" ")
-    try:
-        return Schedule.parse(expression, zone)
-    except ScheduleError:
-        return None
 
 
 def _skipped(job: str, fire_time: datetime, reason: str, now: datetime) -> RunRow:

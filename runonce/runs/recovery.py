@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from runonce.errors import ConflictError, StoreError
 from runonce.runs.audit import log_heartbeat
 from runonce.runs.overflow import returned
-from runonce.runs.plan import account_for_missed, left_behind, of_this_version, schedule_text, within
+from runonce.runs.plan import account_for_missed, within
 from runonce.runs.requests import ASK_AGAIN, Request, send_request
 from runonce.runs.rows import Pending
 from runonce.runs.table import commit_with, fresh_job, read_jobs
+from runonce.runs.versions import left_behind, of_this_version, schedule_text, together, without_gone
 from runonce.schedules.schedule import LATE
 from runonce.schedules.zones import SECOND
 
@@ -111,17 +112,19 @@ def _recover_job(
     is_new = schedule_text(job) not in (before.schedule, *before.marks)
     first_seen = now - min(dispatcher.age, dispatcher.grace)
     row = of_this_version(job, within(before, now), first_seen, first_seen - LATE)
-    changed = left_behind(job, before, now - dispatcher.grace, now)
     counted, skipped = _counted(dispatcher, job, row, now, starting=starting)
+    changed = left_behind(job, before, counted, now - dispatcher.grace, now)
+    counted, closed = without_gone(job, counted, now - dispatcher.grace, now)
     fire_time = _next_to_ask(counted, now)
     if fire_time is not None:
         pending = counted.pending[fire_time]
         why = "abandoned" if pending.why == "running" else pending.why
         entry = replace(pending, why=why, asked_at=now)
         counted = replace(counted, pending={**counted.pending, fire_time: entry})
+    skipped = together(skipped, changed, closed)
     if not (fire_time or skipped or moved or is_new) and counted.pending == row.pending:
         return None  # the watermark alone is not worth a write every minute
-    commit_with(dispatcher.registry, counted, etag, skipped or changed, moved)
+    commit_with(dispatcher.registry, counted, etag, skipped, moved)
     if fire_time is None:
         return None
     request = Request(job.name, fire_time, counted.pending[fire_time].why)

@@ -9,9 +9,9 @@ import pytest
 
 from runonce import Run, scheduled
 from runonce.runs.audit import audit, audit_job, line, log_heartbeat
-from runonce.runs.plan import schedule_text
 from runonce.runs.rows import JobRow, Pending
 from runonce.runs.table import Jobs
+from runonce.runs.versions import schedule_text
 
 NOW = datetime(2026, 11, 29, 12, 40, tzinfo=UTC)
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)

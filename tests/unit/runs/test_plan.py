@@ -11,16 +11,9 @@ from support.flows import at
 
 from runonce.execution.options import MAX_ABANDONED
 from runonce.runs.definition import scheduled
-from runonce.runs.plan import (
-    Claimant,
-    account_for_missed,
-    admit,
-    of_this_version,
-    plan,
-    schedule_text,
-    within,
-)
+from runonce.runs.plan import Claimant, account_for_missed, admit, plan, within
 from runonce.runs.rows import JobRow, Outcome, Pending, RunRow
+from runonce.runs.versions import of_this_version, schedule_text
 from runonce.schedules.schedule import LATE
 
 if TYPE_CHECKING:

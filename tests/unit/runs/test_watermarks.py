@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +12,9 @@ from runonce.runs.audit import audit
 from runonce.runs.definition import scheduled
 from runonce.runs.operate import ask, pause, resume
 from runonce.runs.recovery import recover
-from runonce.runs.rows import Outcome
+from runonce.runs.rows import JobRow, Mark, Outcome
 from runonce.runs.table import read_jobs
+from runonce.runs.versions import schedule_text, without_gone
 from runonce.testing import Workbench
 
 if TYPE_CHECKING:
@@ -222,6 +224,78 @@ def test_a_changed_schedule_says_it_too_when_a_claim_comes_first() -> None:
     record = run_row(bench, old, at(5))
     assert record.outcome is Outcome.SKIPPED
     assert "3 fire time(s) from 2026-01-01T03:00:00Z to 2026-01-01T05:00:00Z" in record.reason
+
+
+def test_what_a_version_missed_stays_on_record_beside_what_the_one_before_left() -> None:
+    """One claim both lets a fire time of its own go and finds a schedule that changed: each has its record."""
+    old, new = job("0 0 * * * *"), job("0 30 * * * *", misfire="skip")
+    bench = bench_at(old, at(2))
+    recover(bench.dispatcher)
+    later(bench, at(3, 10))
+    recover(bench.dispatcher)  # 03:00 is missed, and waits
+    other = replica(bench, new)
+    later(bench, at(5, 30))
+    other.tick(new)
+    record = run_row(bench, old, at(5))
+    assert "from 2026-01-01T03:00:00Z to 2026-01-01T03:00:00Z; misfire" in record.reason
+    assert "from 2026-01-01T04:00:00Z to 2026-01-01T05:00:00Z passed over: the schedule" in record.reason
+
+
+def test_what_a_version_left_that_has_no_host_any_more_is_on_record() -> None:
+    """The old schedule's last host died after the new one was seen: its fire times are named, and its mark goes."""
+    old, new = job("0 0 * * * *"), job("0 30 5 * * *")
+    bench = bench_at(old, at(2))
+    other = replica(bench, new)
+    recover(bench.dispatcher)
+    recover(other)
+    bench.run(old, at(2))
+    later(bench, at(3, 20))
+    recover(other)
+    assert "from 2026-01-01T03:00:00Z to 2026-01-01T03:00:00Z" in run_row(bench, old, at(3)).reason
+    assert (
+        "the schedule changed from 0 0 * * * * UTC to 0 30 5 * * * UTC" in run_row(bench, old, at(3)).reason
+    )
+    assert job_row(bench, old).marks == {}
+
+
+def test_a_version_that_a_run_kept_waiting_is_not_gone() -> None:
+    """A run of hours ends, and the other version's tick comes first: what came under it waits for its own host."""
+    old, new = job("0 0 * * * *"), job("0 30 5 * * *")
+    marks = {schedule_text(old): Mark(at(3), at(2))}
+    row = JobRow("daily", schedule=schedule_text(new), watermark=at(2), since=at(2), marks=marks)
+    ended = replace(row, last_fire_time=at(3), last_finished_at=at(4, 40))
+    assert without_gone(new, ended, at(4, 41), at(4, 42)) == (ended, None)
+    gone, record = without_gone(new, ended, at(4, 56), at(4, 57))
+    assert (gone.marks, record and record.fire_time) == ({}, at(4))
+
+
+def test_a_version_that_comes_back_begins_its_account_anew() -> None:
+    """Its hosts were away for longer than is waited for: what they left is on record, what comes next runs."""
+    old, new = job("0 0 * * * *"), job("0 30 5 * * *")
+    bench = bench_at(old, at(2, 10))
+    other = replica(bench, new)
+    recover(bench.dispatcher)
+    recover(other)
+    later(bench, at(3, 20))
+    recover(other)
+    later(bench, at(4))
+    assert replica(bench, host="again").tick(old) is not None
+    assert [at(4)] == RAN
+    assert run_row(bench, old, at(3)).outcome is Outcome.SKIPPED
+
+
+def test_the_record_of_what_another_version_left_takes_no_fire_time_that_is_still_due() -> None:
+    """The newest of those that were left is one of the new schedule too, whose tick may still come."""
+    old, new = job("0 * * * * *"), job("0 */5 * * * *", jitter=60)
+    bench = bench_at(old, at(2))
+    recover(bench.dispatcher)
+    later(bench, at(3, 5, 40))
+    other = replica(bench, new)
+    recover(other)
+    reason = run_row(bench, old, at(3, 4)).reason
+    assert "from 2026-01-01T02:01:00Z to 2026-01-01T03:05:00Z passed over: the schedule changed" in reason
+    other.execute(new, at(3, 5), by="timer")  # late, by its jitter
+    assert run_row(bench, new, at(3, 5)).outcome is Outcome.SUCCEEDED
 
 
 def test_a_pause_says_what_it_passed_over() -> None:
