@@ -40,6 +40,8 @@ class Delivery:
     """Why its body cannot be read, where it is no bytes and no text."""
     original: Callable[[], bytes | None] | None = field(default=None, compare=False)
     """Reads the message as it travels, for a copy that keeps every type; it gives None when that has gone."""
+    receipt: tuple[str, str] | None = field(default=None, compare=False)
+    """The queue's own id of it and the pop receipt, where somebody else than its inbox has received it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from runonce.messages.definition import Handler
     from runonce.settings import StorageConnection
@@ -130,11 +130,41 @@ class StorageSender:
                 make_queue(client)
                 client.send_message(text, **options)
 
+    def remove(self, queue: str, receipt: tuple[str, str]) -> bool:
+        """Delete a message that another program received; False when its receipt is no longer the latest."""
+        message_id, pop_receipt = receipt
+        client = self.client(queue)
+        return _as_received(
+            f"deleting a message of {queue}",
+            lambda: client.delete_message(message_id, pop_receipt=pop_receipt),
+        )
+
+    def show(self, queue: str, receipt: tuple[str, str], after: float) -> bool:
+        """Let such a message come again after some seconds; False likewise."""
+        message_id, pop_receipt = receipt
+        client, seconds = self.client(queue), min(LONGEST_DELAY, round(after + 0.5) if after > 0 else 0)
+        return _as_received(
+            f"sending back a message of {queue}",
+            lambda: client.update_message(message_id, pop_receipt=pop_receipt, visibility_timeout=seconds),
+        )
+
     def close(self) -> None:
         with self._lock:
             for client in self._clients.values():
                 client.close()
             self._clients.clear()
+
+
+def _as_received(what: str, call: Callable[[], object]) -> bool:
+    """Make a call that wants a pop receipt; whether that was the message's latest."""
+    with _translated(what):
+        try:
+            call()
+        except HttpResponseError as error:
+            if error.status_code in (400, 404):
+                return False
+            raise
+    return True
 
 
 def make_queue(client: QueueClient) -> None:
@@ -192,12 +222,11 @@ class StorageInbox:
                     self._sender, self._queue, received.delivery, reason, description, str(native.content)
                 )
             case Reschedule(delay):
-                self._hide(native, delay, "sending back")
+                self._hide(native, delay)
                 return
             case Complete():
                 pass
-        with _translated(f"deleting a message of {self._queue}"):
-            delete(self._sender.client(self._queue), native)
+        self._sender.remove(self._queue, (native.id, native.pop_receipt))
 
     def renew(self, received: Received) -> Received | None:
         native = received.native
@@ -214,21 +243,13 @@ class StorageInbox:
         return Received(received.delivery, native, self._visibility / 3)
 
     def give_back(self, received: Received) -> None:
-        self._hide(received.native, 0.0, "giving back")
+        self._hide(received.native, 0.0)
 
-    def _hide(self, native: Any, delay: float, what: str) -> None:
+    def _hide(self, native: Any, delay: float) -> None:
         """Let a message come again after a delay; one that somebody else has by now is theirs."""
-        seconds = min(LONGEST_DELAY, round(delay + 0.5) if delay > 0 else 0)
         if native.expires_on is not None:  # it cannot be hidden for longer than it lives
-            seconds = max(0, min(seconds, int((native.expires_on - _now()).total_seconds()) - 1))
-        with _translated(f"{what} a message of {self._queue}"):
-            try:
-                self._sender.client(self._queue).update_message(
-                    native.id, pop_receipt=native.pop_receipt, visibility_timeout=seconds
-                )
-            except HttpResponseError as error:
-                if error.status_code not in (400, 404):
-                    raise
+            delay = max(0.0, min(delay, (native.expires_on - _now()).total_seconds() - 2))
+        self._sender.show(self._queue, (native.id, native.pop_receipt), delay)
 
     def close(self) -> None:
         self._closed.set()
@@ -252,15 +273,6 @@ def put_aside(
         for length in (4000, 200, 0)
     )
     sender.put(queue + POISON, next((form for form in forms if len(form) <= LARGEST), text))
-
-
-def delete(client: QueueClient, native: Any) -> None:
-    """Delete a received message; one that is gone already is what was wanted."""
-    try:
-        client.delete_message(native.id, pop_receipt=native.pop_receipt)
-    except HttpResponseError as error:
-        if error.status_code not in (400, 404):
-            raise
 
 
 def _delivery(native: Any, handler: Handler) -> tuple[Delivery, Mapping[str, Any]]:
@@ -306,8 +318,7 @@ class StorageDeadLetters:
                 return []
 
     def remove(self, dead: Dead) -> None:
-        with _translated(f"deleting a message of {self._queue}"):
-            delete(self._sender.client(self._queue), dead.native)
+        self._sender.remove(self._queue, (dead.native.id, dead.native.pop_receipt))
 
     def put_back(self, dead: Dead) -> None:
         native = dead.native

@@ -27,7 +27,7 @@ from runonce.execution.loop import close_body_loop
 from runonce.execution.threads import start_thread
 from runonce.hosts.functions.handlers import add_handler, give_up
 from runonce.hosts.functions.host_port import watch_host
-from runonce.hosts.functions.startup import left_out, look, tell
+from runonce.hosts.functions.startup import left_out, look, most_deliveries, tell
 from runonce.hosts.manifest import RECOVERY, RECOVERY_TIMER, REQUESTS
 from runonce.hosts.runtime import Runtime
 from runonce.hosts.signals import end_process, listen
@@ -78,7 +78,7 @@ def make_app(root: Path) -> func.FunctionApp:
         app.function_name(job.name)(timer(_timer(runtime.dispatcher, job)))
     for name in off:
         runtime.jobs.pop(name, None)  # recovery would run what the host was told not to
-    _bind_handlers(app, runtime)
+    _bind_handlers(app, runtime, most_deliveries(root))
     timer = app.timer_trigger(arg_name="timer", schedule=RECOVERY_TIMER)
     note = partial(_note_switched_off, runtime, off)
     app.function_name(RECOVERY)(timer(_recovery(runtime.dispatcher, runtime.found, said, note)))
@@ -97,12 +97,12 @@ def make_app(root: Path) -> func.FunctionApp:
     return app
 
 
-def _bind_handlers(app: func.FunctionApp, runtime: Runtime) -> None:
+def _bind_handlers(app: func.FunctionApp, runtime: Runtime, deliveries: int) -> None:
     """Bind the handlers; one that cannot be is a broken file, and the others work."""
     found = runtime.found
     for name, handler in list(found.handlers.items()):
         try:
-            add_handler(app, runtime, handler)
+            add_handler(app, runtime, handler, deliveries)
         except SettingsError as error:
             found.broken.append(JobFileError(f"{found.files.get(name, name)}: {error}"))
             del found.handlers[name]

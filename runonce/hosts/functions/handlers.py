@@ -2,8 +2,9 @@
 
 A Python function settles by how it ends: returning completes the message, raising abandons it. So a message to
 come later is sent anew before the function returns. One that is dead is put into a Storage queue's poison queue with
-its reason. A queue of Service Bus takes nothing into its dead letters but what it delivered, so a copy is sent that
-carries the reason and raises whenever it comes, which costs no call; the broker then puts that aside.
+its reason, and deleted, so that its function can fail for the host to count it without its being delivered again. A
+queue of Service Bus takes nothing into its dead letters but what it delivered, so a copy is sent that carries the
+reason and raises whenever it comes, which costs no call; the broker then puts that aside.
 
 Every trigger is BINARY. For any other the host parses the body and lays its top-level fields over the message's own
 metadata, so that a field named `id` in two bodies would make two messages one.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import azure.functions as func
 
-from runonce.errors import RunonceError, SettingsError
+from runonce.errors import RunonceError, SettingsError, TransportError
 from runonce.execution.turns import Turns
 from runonce.hosts.runtime import check_transport
 from runonce.transports.copies import copy_of, dead_copy
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from runonce.hosts.runtime import Runtime
     from runonce.messages.definition import Handler
     from runonce.transports.bus_receiver import ServiceBusOriginals, Source
+    from runonce.transports.storage import StorageSender
 
 log = logging.getLogger("runonce.functions")
 
@@ -42,8 +44,14 @@ class DeadLetteredError(RunonceError):
     """The message cannot be handled; the broker puts it among the dead letters after its last delivery."""
 
 
-def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> None:
+def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler, deliveries: int) -> None:
     """Bind a handler's function to its queue; where a subscription does not forward, another one to that.
+
+    Args:
+        app: The app.
+        runtime: What handles the messages.
+        handler: The handler.
+        deliveries: How often the host delivers a Storage queue's message before it puts that aside itself.
 
     Raises:
         SettingsError: The chosen transport cannot carry its messages.
@@ -58,7 +66,7 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
             connection=settings.storage.setting,
             data_type=func.DataType.BINARY,
         )
-        app.function_name(handler.name)(trigger(_function(runtime, handler, turns, from_storage)))
+        app.function_name(handler.name)(trigger(_function(runtime, handler, turns, from_storage, deliveries)))
         return
     connection = settings.servicebus
     if connection is None:
@@ -98,7 +106,7 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler) -> No
 
 
 def _function(
-    runtime: Runtime, handler: Handler, turns: Turns, read: Callable[[Any], Delivery]
+    runtime: Runtime, handler: Handler, turns: Turns, read: Callable[[Any], Delivery], deliveries: int = 0
 ) -> Callable[..., Any]:
     """The function the worker calls; its parameter's annotation tells the worker what to make of the message."""
 
@@ -119,8 +127,13 @@ def _function(
                     early.append(settlement)
 
             settlement = runtime.deliverer.deliver(handler, delivery, turn, given_up)
-            if not early:
-                settle(runtime, handler, delivery, settlement)
+            if early:
+                return
+            settle(runtime, handler, delivery, settlement)
+        # What failed at its last delivery the host would put aside too, where it is already.
+        last = delivery.delivery_count >= deliveries
+        if isinstance(settlement, DeadLetter) and not last and _removed(runtime, handler, delivery):
+            raise DeadLetteredError(f"{settlement.reason}: {settlement.description}")
 
     kind = func.QueueMessage if read is from_storage else func.ServiceBusMessage
     handle.__annotations__ = {"message": kind, "return": None}
@@ -149,11 +162,22 @@ def _put_aside(runtime: Runtime, handler: Handler, delivery: Delivery, reason: s
     if runtime.settings.transport == "servicebus":
         runtime.sender.send(handler.queue, [dead_copy(handler, delivery, reason, description)])
         return
-    from runonce.transports.storage import StorageSender, put_aside  # noqa: PLC0415 - only where they are used
+    from runonce.transports.storage import put_aside  # noqa: PLC0415 - only where they are used
 
     original = delivery.original() if delivery.original else None
     text = (original or base64.b64encode(delivery.body)).decode()
     put_aside(cast("StorageSender", runtime.sender), handler.queue, delivery, reason, description, text)
+
+
+def _removed(runtime: Runtime, handler: Handler, delivery: Delivery) -> bool:
+    """Delete a message that was put aside; False where the host alone can, as after it has hidden it anew."""
+    if delivery.receipt is None:
+        return False
+    try:
+        return cast("StorageSender", runtime.sender).remove(handler.queue, delivery.receipt)
+    except TransportError as error:
+        log.warning("handler %s: left for the host to delete: %s", handler.name, error)
+        return False
 
 
 def give_up(runtime: Runtime) -> None:
@@ -181,8 +205,11 @@ def from_storage(message: func.QueueMessage) -> Delivery:
         delivery_count=message.dequeue_count or 1,
         enqueued_at=_aware(message.insertion_time),
     )
+    receipt = (message.id, message.pop_receipt) if message.id and message.pop_receipt else None
+    if envelope:
+        return replace(delivery, receipt=receipt)
     # The host has decoded it, and reads nothing but Base64.
-    return delivery if envelope else replace(delivery, original=lambda: base64.b64encode(body))
+    return replace(delivery, receipt=receipt, original=lambda: base64.b64encode(body))
 
 
 def from_servicebus(message: func.ServiceBusMessage) -> Delivery:

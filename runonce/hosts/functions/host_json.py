@@ -30,6 +30,7 @@ MARGIN = 60.0
 """Seconds before functionTimeout at which whatever runs is told to end, so that it can."""
 SHORTEST_HIDING = 5.0
 FEWEST_DELIVERIES = 3
+MAX_DEQUEUE_COUNT = "extensions.queues.maxDequeueCount"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,21 @@ class Finding:
 
 def longest_run(text: str, environ: Mapping[str, str]) -> float:
     """Seconds a run may take at most: it must have ended before the host ends the worker with everything in it."""
+    return _within(_values(text, environ).seconds("functionTimeout", DEFAULT_TIMEOUT))
+
+
+def max_dequeue_count(text: str, environ: Mapping[str, str]) -> int:
+    """How often the host delivers a message of a Storage queue before it puts it aside."""
+    count: int = _values(text, environ).of(MAX_DEQUEUE_COUNT, 5)
+    return count
+
+
+def _values(text: str, environ: Mapping[str, str]) -> _Values:
     try:
         content = read_json(text)
     except ValueError:
         content = {}  # `check_host_json` says so
-    limit = _Values(_overridden(content, environ) if isinstance(content, dict) else {}).seconds(
-        "functionTimeout", DEFAULT_TIMEOUT
-    )
-    return _within(limit)
+    return _Values(_overridden(content, environ) if isinstance(content, dict) else {})
 
 
 def _within(limit: float) -> float:
@@ -248,7 +256,7 @@ def _queues(values: _Values, handlers: list[Handler]) -> Iterator[Finding]:
             f"{_listed(handlers)}.",
             fatal=False,
         )
-    deliveries = values.of(f"{path}.maxDequeueCount", 5)
+    deliveries = values.of(MAX_DEQUEUE_COUNT, 5)
     if deliveries < FEWEST_DELIVERIES:
         yield Finding(
             f"host.json {path}.maxDequeueCount={deliveries}: a message is dead-lettered when its host died "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from runonce.errors import SettingsError
-from runonce.hosts.functions.host_json import OVERRIDE, check_host_json, longest_run
+from runonce.hosts.functions.host_json import OVERRIDE, check_host_json, longest_run, max_dequeue_count
 from runonce.hosts.manifest import RECOVERY, REQUESTS
 from runonce.settings import emulator
 
@@ -55,11 +55,22 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def _host_json(root: Path, runtime: Runtime) -> list[str]:
+def most_deliveries(root: Path) -> int:
+    """How often the host delivers a message of a Storage queue before it puts it aside."""
+    return max_dequeue_count(_text(root) or "{}", os.environ)
+
+
+def _text(root: Path) -> str | None:
     try:
-        text = (root / "host.json").read_text(encoding="utf-8-sig")
+        return (root / "host.json").read_text(encoding="utf-8-sig")
     except OSError:
-        return []  # then the host itself has said so
+        return None  # then the host itself has said so
+
+
+def _host_json(root: Path, runtime: Runtime) -> list[str]:
+    text = _text(root)
+    if text is None:
+        return []
     found, jobs = runtime.found, runtime.jobs
     findings = check_host_json(
         text, os.environ, found.jobs.values(), found.handlers.values(), runtime.settings.transport
