@@ -13,7 +13,7 @@ from runonce.clock import SystemClock
 from runonce.errors import HostStopping, TransportError
 from runonce.execution.stop import StopSignal
 from runonce.hosts.local import LocalHost
-from runonce.messages import consumer as consumer_module
+from runonce.messages import lane
 from runonce.messages.consumer import Consumer
 from runonce.messages.deliver import Deliverer
 from runonce.messages.rows import State, decode_message, place
@@ -304,8 +304,8 @@ def _until(true: Callable[[], bool]) -> bool:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_module, "REST", 0.01)
-    monkeypatch.setattr(consumer_module, "LONGEST_REST", 0.02)
+    monkeypatch.setattr(lane, "REST", 0.01)
+    monkeypatch.setattr(lane, "LONGEST_REST", 0.02)
 
 
 @pytest.mark.usefixtures("quick")

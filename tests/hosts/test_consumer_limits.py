@@ -16,7 +16,7 @@ import pytest
 from runonce.clock import SystemClock
 from runonce.errors import HostStopping, TransportRefusedError
 from runonce.execution.stop import StopSignal
-from runonce.messages import consumer as consumer_module
+from runonce.messages import lane
 from runonce.messages.consumer import Consumer
 from runonce.messages.deliver import Deliverer
 from runonce.messages.rows import MessageRow, State, decode_message, place
@@ -256,7 +256,7 @@ def test_a_queue_that_is_not_there_ends_work_and_is_said(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waiting cannot mend ends `run` after what was begun is settled, and `run_for_ever` says it and goes on."""
-    monkeypatch.setattr(consumer_module, "REST", 0.01)
+    monkeypatch.setattr(lane, "REST", 0.01)
     one = handling(lambda message: stage.done.append(message.key))
     stage.send(b'{"id":"A"}')
     refused = TransportRefusedError("receiving from invoices: there is no such queue; make it.")
@@ -273,7 +273,7 @@ def test_a_queue_that_is_not_there_ends_work_and_is_said(
 
 def test_what_the_toolkit_stumbles_over_ends(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that nobody expects counts as a failure of its message, which then is put aside."""
-    monkeypatch.setattr(consumer_module, "REST", 0.01)
+    monkeypatch.setattr(lane, "REST", 0.01)
     one = handling(retries=2)
     consumer = Consumer(stage.host(), stage.broker, one)
 
