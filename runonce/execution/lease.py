@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from runonce.clock import Clock
+    from runonce.execution.keeper import Keeper
     from runonce.settings import LeaseTerms
     from runonce.stores.protocols import LeaseStore
 
@@ -40,6 +41,8 @@ STARVING = (
     "its renewal was %.1f s late, for nothing else could run meanwhile: the process was paused, or one call of the job "
     "holds the interpreter (a long regular expression, a C extension); run that call in a process of its own"
 )
+STALLED = "its job made no progress for longer than its stall_after, so it was not renewed"
+KEEPER_ENDED = "the process that renews it could not, or is gone"
 UNRENEWED = "its trusted time ran out before a renewal succeeded"
 PAUSE = 1.0
 """Seconds between renewal rounds once one has failed."""
@@ -64,6 +67,7 @@ class Lease:
         self._ended = threading.Event()
         """Closed or lost: nothing is left to renew or to watch."""
         self._thread: threading.Thread | None = None
+        self._keeper: Keeper | None = None
         self._on_lost: Callable[[LeaseLost], None] = lambda _: None
 
     @classmethod
@@ -114,15 +118,22 @@ class Lease:
             else:
                 return
 
+    def resume(self, holder: str, trusted_until: float) -> None:
+        """Go on with what another process has acquired."""
+        self.holder = holder
+        self._trusted_until = trusted_until
+
     @property
     def trusted_until(self) -> float:
         """The elapsed time (see `Clock`) until which the lease is believed."""
-        return self._trusted_until
+        return self._trusted_until if self._keeper is None else self._keeper.trusted_until
 
     @property
     def held(self) -> bool:
         """Whether the lease can be trusted at this instant."""
-        return self._lost is None and self._clock.elapsed() < self._trusted_until
+        if self._keeper is not None:
+            self._keeper.progress(self._clock.elapsed())
+        return self._lost is None and self._clock.elapsed() < self.trusted_until
 
     def check(self) -> None:
         """Return if the lease is held.
@@ -136,10 +147,15 @@ class Lease:
         released = f"The lease on {self.name} was released: the run is over. Write nothing more."
         raise LeaseLost(released if self._lost is None else str(self._lost))
 
-    def keep(self, on_lost: Callable[[LeaseLost], None]) -> None:
-        """Renew until `release`; `on_lost` is called once, from whichever thread finds out, if that fails."""
+    def keep(self, on_lost: Callable[[LeaseLost], None], keeper: Keeper | None = None) -> None:
+        """Renew until `release`; `on_lost` is called once, from whichever thread finds out, if that fails.
+
+        With a keeper its process renews, and releases.
+        """
         self._on_lost = on_lost
-        self._thread = start_thread(self._renew_forever, f"runonce-renew-{self.name}")
+        self._keeper = keeper
+        if keeper is None:
+            self._thread = start_thread(self._renew_forever, f"runonce-renew-{self.name}")
         start_thread(self._watch, f"runonce-watch-{self.name}")
 
     def renew_until(self, elapsed: float) -> None:
@@ -155,10 +171,13 @@ class Lease:
         self._ended.set()
         if self._thread is not None:
             self._thread.join(timeout=10)  # at most one round of renewal is under way
-        if self._lost is not None or self._trusted_until == float("-inf"):
+        if self._lost is None and self._trusted_until == float("-inf"):
             return
         # Before the call: from its first instant on somebody else may hold the lease.
         self._trusted_until = float("-inf")
+        keeper, self._keeper = self._keeper, None
+        if (keeper is not None and keeper.close()) or self._lost is not None:
+            return
         try:
             self._store.release(self.name, self.holder)
         except StoreError as error:
@@ -171,8 +190,12 @@ class Lease:
 
     def _watch(self) -> None:
         """Say "lost" on time: the renewing thread may be stuck in a call (a name look-up has no time-out)."""
-        while not self._clock.wait(self._ended, self._trusted_until - self._clock.elapsed()):
-            late = self._clock.elapsed() - self._trusted_until
+        longest = float("inf") if self._keeper is None else PAUSE
+        while not self._clock.wait(self._ended, min(longest, self.trusted_until - self._clock.elapsed())):
+            late = self._clock.elapsed() - self.trusted_until
+            if self._keeper is not None and late >= 0:
+                self._lose(STALLED if self._keeper.stalled else KEEPER_ENDED)
+                return
             if late >= 0:
                 self._lose(STARVING % late if late > STARVED else UNRENEWED)
                 return

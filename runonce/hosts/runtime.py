@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 
 from runonce.clock import SystemClock
@@ -130,7 +130,8 @@ class Runtime:
     @cached_property
     def dispatcher(self) -> Dispatcher:
         """What runs scheduled jobs."""
-        from runonce.messages.of_jobs import JobsMessages  # noqa: PLC0415 - only where jobs run
+        from runonce.hosts.keeper import start  # noqa: PLC0415 - only where jobs run
+        from runonce.messages.of_jobs import JobsMessages  # noqa: PLC0415
 
         return Dispatcher(
             self.jobs,
@@ -140,6 +141,7 @@ class Runtime:
             host=self.host,
             stop=self.stop,
             follow_ups=JobsMessages(lambda: self.sender),
+            keeper=partial(start, self.settings) if self._stores is None else None,
         )
 
     @cached_property

@@ -49,9 +49,10 @@ from runonce.schedules.schedule import EARLIEST
 from runonce.stores.columns import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from runonce.clock import Clock
+    from runonce.execution.keeper import Keeper
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.follow_ups import FollowUps
     from runonce.settings import Settings
@@ -93,8 +94,10 @@ class Dispatcher(Flow[Started]):
         host: str,
         stop: StopSignal | None = None,
         follow_ups: FollowUps | None = None,
+        keeper: Callable[[Lease, float | None, float], Keeper | None] | None = None,
     ) -> None:
         self.follow_ups = follow_ups
+        self.keeper = keeper
         self.server_clock = ServerClock(clock, host)
         registry = Registry(stores.runs, settings.namespace, self.server_clock, host)
         super().__init__(stores, settings, registry, stop)
@@ -130,8 +133,7 @@ class Dispatcher(Flow[Started]):
         if job is None:
             put_back_unknown(self.stores.requests, request)
             return None
-        early = request.fire_time - self.clock.now()
-        if early > EARLY:
+        if (early := request.fire_time - self.clock.now()) > EARLY:
             log.warning("A request asks for %s at %s, not due yet; put back.", job.name, request.fire_time)
             delay = min(early, LONGEST_PUT_BACK)
             send_request(self.stores.requests, job.name, request.fire_time, request.why, delay=delay)
@@ -225,10 +227,9 @@ class Dispatcher(Flow[Started]):
     def _start(self, job: ScheduledJob, claimed: Claim, lease: Lease, stop: StopSignal) -> Started:
         limits = terms(job.max_runtime, self.settings.shutdown_timeout, self.clock.elapsed())
         lease.renew_until(limits.let_go)
-        lease.keep(stop.set)
-        blobs = Blobs(
-            self.stores.blobs, self.settings.namespace, job.name, claimed.run.token, lease.check, self.clock
-        )
+        lease.keep(stop.set, self.keeper and self.keeper(lease, job.stall_after, limits.let_go))
+        token = claimed.run.token
+        blobs = Blobs(self.stores.blobs, self.settings.namespace, job.name, token, lease.check, self.clock)
         run = Run(
             registry=self.registry,
             claim=claimed,
@@ -256,8 +257,7 @@ class Dispatcher(Flow[Started]):
         if job.max_runtime is not None:
             start_thread(lambda: self._watch(started, limits), f"runonce-limit-{job.name}")
         self._inflight.add(started)
-        row = claimed.run
-        run.log.info("started (token %d, by %s, on %s)", row.token, row.by, self.registry.host)
+        run.log.info("started (token %d, by %s, on %s)", token, claimed.run.by, self.registry.host)
         return started
 
     def _watch(self, started: Started, limits: Terms) -> None:

@@ -8,6 +8,7 @@ survive a kill at any instant: an account of what happened that owes nothing to 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import runpy
@@ -65,6 +66,8 @@ class Config:
     """After a refusal, believe in the lease all the same and try again."""
     database: str = ""
     """Where the body "charges" writes."""
+    renewal: str = "thread"
+    stall_after: float = 60.0
     helper: str = ""
     """The file with its `fenced`."""
 
@@ -86,12 +89,19 @@ class Config:
         return Runtime(self.settings(), found=found, clock=self.clock(), host=name).dispatcher
 
     def _define(self, job: str) -> ScheduledJob:
-        body = {"work": self._work, "writes": self._write_to_the_end, "charges": self._charge}[self.body]
+        body = {
+            "work": self._work,
+            "writes": self._write_to_the_end,
+            "charges": self._charge,
+            "hold": self._hold,
+        }[self.body]
 
         def run_it(run: Run) -> None:
             body(run)
 
         options: dict[str, Any] = {"misfire": "all", "retries": 3, "retry_delay": 1.0}
+        if self.renewal == "process":
+            options |= {"renewal": "process", "stall_after": self.stall_after}
         return scheduled(self.schedule, name=job, **options)(run_it)
 
     # -- bodies ---------------------------------------------------------------------------------------------
@@ -152,6 +162,14 @@ class Config:
                 self.note(run, f"{what} refused", type(error).__name__)
             else:
                 self.note(run, f"{what} written")
+
+    def _hold(self, run: Run) -> None:
+        """The first attempt keeps the interpreter to itself for `pause` seconds, in one call."""
+        self.note(run, "start")
+        if run.attempt == 1:
+            ctypes.PyDLL(None).usleep(int(self.pause * 1e6))
+        run.check()
+        self.note(run, "end")
 
     def _charge(self, run: Run) -> None:
         """A second attempt writes a row and ends; the first, once it is told, tries a fenced row and a bare one."""

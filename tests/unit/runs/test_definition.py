@@ -185,3 +185,27 @@ def test_a_history_that_cannot_be_kept_is_refused(days: Any) -> None:
     ) as refused:
         scheduled(NIGHTLY, name="nightly", history_days=days)(nightly_report)
     assert repr(days) in str(refused.value)
+
+
+def test_renewal_by_a_process_has_a_limit() -> None:
+    """A thread renews unless the job says otherwise; a process stops after ten minutes without progress, or as said."""
+    assert scheduled(NIGHTLY)(nightly_report).stall_after is None
+    assert scheduled(NIGHTLY, renewal="process")(nightly_report).stall_after == 600
+    assert (
+        scheduled(NIGHTLY, renewal="process", stall_after=timedelta(minutes=1))(nightly_report).stall_after
+        == 60
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"renewal": "fork"}, r"renewal='fork' is not one of \"thread\", \"process\""),
+        ({"stall_after": 5}, r"stall_after=5 is for renewal=\"process\" only"),
+        ({"renewal": "process", "stall_after": -1}, r"stall_after=-1"),
+    ],
+)
+def test_a_renewal_that_cannot_work_is_refused(options: dict[str, Any], problem: str) -> None:
+    """An unknown way, or a limit that nothing would heed, is refused with job and value."""
+    with pytest.raises(DefinitionError, match=f"Job 'nightly'.*{problem}"):
+        scheduled(NIGHTLY, name="nightly", **options)(nightly_report)
