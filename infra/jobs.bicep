@@ -60,6 +60,7 @@ var settings = union(
   manifest.container_apps_settings,
   {
     RUNONCE_NAMESPACE: namespace
+    RUNONCE_QUEUE_NAMES: 'plain' // the broker is this environment's alone
     RUNONCE_DEPLOYMENT: deployedAt
     RUNONCE_TRANSPORT: empty(serviceBusNamespace) ? 'storage' : 'servicebus'
     RUNONCE_STORAGE__credential: 'managedidentity'

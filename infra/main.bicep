@@ -193,6 +193,7 @@ var settings = union(
   onJobs ? { RUNONCE_MISFIRE_GRACE: manifest.container_apps_settings.RUNONCE_MISFIRE_GRACE } : {},
   {
     RUNONCE_NAMESPACE: chosenNamespace
+    RUNONCE_QUEUE_NAMES: 'plain' // the broker is this environment's alone
     RUNONCE_TRANSPORT: usesServiceBus ? 'servicebus' : 'storage'
   },
   appSettings

@@ -3,7 +3,7 @@
 | variable | default | what |
 |---|---|---|
 | RUNONCE_STORAGE | AzureWebJobsStorage | connection string, or `…__accountName` / `…__blobServiceUri` and so on |
-| RUNONCE_NAMESPACE | `local` on the emulator | application and environment; prefixes every lock and key |
+| RUNONCE_NAMESPACE | on the emulator, the folder's | application and environment; prefixes locks, keys and queues |
 | RUNONCE_JOBS | `jobs` | the folder of job files |
 | RUNONCE_LEASE_DURATION | 45 | seconds a lease lasts, 15 to 60 |
 | RUNONCE_LEASE_RENEWAL | 20 | seconds between renewals, less than half of the duration |
@@ -13,6 +13,7 @@
 | RUNONCE_HISTORY_DAYS | 90 | days that the records of ended runs are kept, unless a job says otherwise |
 | RUNONCE_SERVICEBUS | ServiceBusConnection | connection string, or `…__fullyQualifiedNamespace` |
 | RUNONCE_TRANSPORT | servicebus where one is set, else storage | what carries the handlers' messages |
+| RUNONCE_QUEUE_NAMES | namespaced | `plain`: handlers' queues and topics without the namespace before their names |
 | RUNONCE_CLAIM_LEASE | 60 | seconds without a sign of life after which a message's claim is taken over |
 | RUNONCE_MAX_BODY | 262144 | bytes of a message's body; with Premium up to 104857600 |
 | RUNONCE_SHUTDOWN_TIMEOUT | 45 | seconds a stopping host waits for its runs; at most 5 on Functions |
@@ -22,9 +23,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import re
+import unicodedata
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
 
 NAMESPACE = re.compile(r"(?=.{3,40}\Z)[a-z0-9](?:-?[a-z0-9])+")
 """A namespace becomes part of a queue's name: letters, digits, single hyphens, and room for a suffix."""
+
+LONGEST_FOLDER = 20
+"""Characters of a folder's name that its namespace has, which leaves a Storage queue's name 29 of its own."""
 
 EMULATED = "devstoreaccount1"
 # Azurite's published development key: the same on every machine, and no secret.
@@ -163,6 +170,8 @@ class Settings:
     servicebus: ServiceBusConnection | None = None
     transport: TransportName = "storage"
     claim_lease: int = 60
+    queue_prefix: str = ""
+    """What the names of handlers' queues and topics begin with, so that two namespaces share no message."""
     max_body: int = 262_144
     """Bytes of a message's body; the default is what Service Bus Standard allows, Premium is set to more."""
 
@@ -184,8 +193,12 @@ class Settings:
         return f"runonce-{self.namespace}-requests"
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+    def from_env(cls, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:
         """Read the settings.
+
+        Args:
+            environ: Default: this process's environment.
+            folder: The project's, which the emulator's namespace is called after. Default: the current one.
 
         Raises:
             SettingsError: One is missing or wrong; the message names the variable, its value and the remedy.
@@ -200,7 +213,7 @@ class Settings:
                     "RUNONCE_NAMESPACE is not set: name the application and environment, such as "
                     '"shop-production". It prefixes every lock and key, so that staging never blocks production.'
                 )
-            namespace = "local"
+            namespace = namespace_of(folder or Path.cwd())
         return cls(
             namespace=namespace,
             storage=storage,
@@ -211,6 +224,7 @@ class Settings:
             ),
             servicebus=servicebus,
             transport=_transport(env, servicebus),
+            queue_prefix=_queue_prefix(env, namespace),
             claim_lease=int(_number(env, "RUNONCE_CLAIM_LEASE", 60, low=3, high=3600, whole=True)),
             max_body=int(
                 _number(env, "RUNONCE_MAX_BODY", 262_144, low=1, high=104_857_600, whole=True, unit="bytes")
@@ -224,6 +238,24 @@ class Settings:
             ),
             shutdown_timeout=_number(env, "RUNONCE_SHUTDOWN_TIMEOUT", 45, low=0, high=3600),
         )
+
+
+def namespace_of(folder: Path) -> str:
+    """The namespace of a project on the emulator: its folder's name, and four digits of where that lies.
+
+    So two checkouts on one machine have nothing in common, not even when their folders are called the same.
+    """
+    place = folder.resolve()
+    plain = unicodedata.normalize("NFKD", place.name).encode("ascii", "ignore").decode().lower()
+    name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LONGEST_FOLDER].strip("-") or "jobs"
+    return f"{name}-{hashlib.sha256(os.path.normcase(place).encode()).hexdigest()[:4]}"
+
+
+def _queue_prefix(env: Mapping[str, str], namespace: str) -> str:
+    chosen = env.get("RUNONCE_QUEUE_NAMES", "").strip() or "namespaced"
+    if chosen not in ("namespaced", "plain"):
+        raise SettingsError(f'RUNONCE_QUEUE_NAMES={chosen!r} must be "namespaced" or "plain".')
+    return "" if chosen == "plain" else f"{namespace}-"
 
 
 def _number(

@@ -122,7 +122,10 @@ def _banner(context: Context, paused: set[str], served: list[Handler], refused: 
             )
         lines.append(f"  {name:{width}}  {'paused' if name in paused else said}")
     carrier = "Service Bus" if settings.transport == "servicebus" else "Storage queues"
-    lines += [f"  {handler.name:{width}}  messages of {handler.entity} ({carrier})" for handler in served]
+    lines += [
+        f"  {handler.name:{width}}  messages of {settings.queue_prefix}{handler.entity} ({carrier})"
+        for handler in served
+    ]
     if not jobs and not context.runtime.found.handlers:
         lines.append("  no file of the jobs folder defines a job; write a function under @scheduled in one")
     for line in lines:

@@ -20,6 +20,7 @@ from runonce.execution.registry import Registry
 from runonce.execution.stop import StopSignal
 from runonce.hosts.discover import discover
 from runonce.hosts.purge import purge_job
+from runonce.messages.definition import LONGEST_ENTITY
 from runonce.runs.dispatch import Dispatcher
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
     from runonce.transports.protocols import Sender, Transport
+
+LONGEST = {"storage": 55, "servicebus": LONGEST_ENTITY}
+"""Characters of a queue's name; a Storage queue's are Azure's 63, less "-poison"."""
 
 
 class Runtime:
@@ -158,10 +162,10 @@ class Runtime:
                     raise
                 raise MissingExtraError("Service Bus", "servicebus") from error
 
-            return ServiceBusTransport(settings.servicebus)
+            return ServiceBusTransport(settings.servicebus, settings.queue_prefix)
         from runonce.transports.storage import StorageTransport  # noqa: PLC0415
 
-        return StorageTransport(settings.storage, settings.claim_lease)
+        return StorageTransport(settings.storage, settings.claim_lease, settings.queue_prefix)
 
     @cached_property
     def sender(self) -> Sender:
@@ -192,12 +196,18 @@ def check_transport(settings: Settings, handler: Handler) -> None:
             f"Handler {handler.name!r}: {handler.queue!r} is not a Storage queue's name; use 3 to 55 lower-case "
             f"letters, digits and single hyphens, beginning and ending with a letter or digit."
         )
+    name, most = settings.queue_prefix + handler.queue, LONGEST[settings.transport]
+    if len(name) > most:
+        raise SettingsError(
+            f"Handler {handler.name!r}: in namespace {settings.namespace!r} its queue is called {name!r}, which is "
+            f"over {most} characters; shorten either, or set RUNONCE_QUEUE_NAMES=plain where no other namespace has it."
+        )
 
 
 def _is_storage_queue(name: str) -> bool:
     plain = name.replace("-", "")
     return (
-        3 <= len(name) <= 55  # noqa: PLR2004 - Azure's 63, less "-poison"
+        3 <= len(name) <= LONGEST["storage"]  # noqa: PLR2004 - Azure's own bound
         and plain.isalnum()
         and plain.isascii()
         and name == name.lower()

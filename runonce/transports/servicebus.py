@@ -52,17 +52,18 @@ logging.getLogger("azure.servicebus").setLevel(logging.WARNING)
 class ServiceBusTransport:
     """A Service Bus namespace."""
 
-    def __init__(self, connection: ServiceBusConnection) -> None:
+    def __init__(self, connection: ServiceBusConnection, prefix: str = "") -> None:
         self._connection = connection
+        self._prefix = prefix
 
     def sender(self) -> ServiceBusSenders:
-        return ServiceBusSenders(self._connection)
+        return ServiceBusSenders(self._connection, self._prefix)
 
     def inbox(self, handler: Handler) -> ServiceBusInbox:
-        return ServiceBusInbox(self._connection, handler)
+        return ServiceBusInbox(self._connection, handler, self._prefix)
 
     def dead_letters(self, handler: Handler) -> ServiceBusDeadLetters:
-        return ServiceBusDeadLetters(self._connection, handler)
+        return ServiceBusDeadLetters(self._connection, handler, self._prefix)
 
     def originals(self) -> ServiceBusOriginals:
         return ServiceBusOriginals(self._connection)
@@ -71,15 +72,16 @@ class ServiceBusTransport:
 class ServiceBusSenders:
     """One sender for each entity, opened on first use and opened anew after an error."""
 
-    def __init__(self, connection: ServiceBusConnection) -> None:
+    def __init__(self, connection: ServiceBusConnection, prefix: str) -> None:
         self._connection = connection
+        self._prefix = prefix
         self._lock = threading.Lock()
         self._client: ServiceBusClient | None = None
         self._senders: dict[str, ServiceBusSender] = {}
 
     def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
         """Send to a queue or topic; raises TransportError."""
-        with self._lock, translated(f"sending to {entity}"):
+        with self._lock, translated(f"sending to {self._prefix}{entity}"):
             try:
                 self._send(self._sender(entity), messages)
             except MessageSizeExceededError:
@@ -92,9 +94,8 @@ class ServiceBusSenders:
         if self._client is None:
             self._client = open_client(self._connection)
         if entity not in self._senders:
-            self._senders[entity] = self._client.get_queue_sender(
-                entity
-            )  # a topic's address is of the same form
+            name = self._prefix + entity  # a topic's address is of the same form
+            self._senders[entity] = self._client.get_queue_sender(name)
         return self._senders[entity]
 
     def _send(self, sender: ServiceBusSender, messages: Sequence[Outgoing]) -> None:
@@ -129,10 +130,10 @@ class ServiceBusInbox:
 
     any_thread = False
 
-    def __init__(self, connection: ServiceBusConnection, handler: Handler) -> None:
+    def __init__(self, connection: ServiceBusConnection, handler: Handler, prefix: str) -> None:
         self._handler = handler
-        self._receivers = [Receiver(connection, source) for source in handler.sources]
-        self._sender = ServiceBusSenders(connection)
+        self._receivers = [Receiver(connection, (prefix + name, of)) for name, of in handler.sources]
+        self._sender = ServiceBusSenders(connection, prefix)
 
     def receive(self, count: int, wait: float) -> list[Received]:
         found: list[Received] = []
@@ -197,8 +198,10 @@ def _renew_in(native: ServiceBusReceivedMessage) -> float:
 class ServiceBusDeadLetters:
     """The dead-letter queues of a handler's entities."""
 
-    def __init__(self, connection: ServiceBusConnection, handler: Handler) -> None:
-        self._receivers = [Receiver(connection, source, dead=True) for source in handler.sources]
+    def __init__(self, connection: ServiceBusConnection, handler: Handler, prefix: str) -> None:
+        self._receivers = [
+            Receiver(connection, (prefix + name, of), dead=True) for name, of in handler.sources
+        ]
 
     def peek(self, limit: int) -> list[Dead]:
         found: list[Dead] = []

@@ -63,34 +63,36 @@ def _translated(what: str) -> Iterator[None]:
 class StorageTransport:
     """The queues of a storage account; `visibility` is how many seconds a received message stays hidden."""
 
-    def __init__(self, storage: StorageConnection, visibility: int) -> None:
+    def __init__(self, storage: StorageConnection, visibility: int, prefix: str = "") -> None:
         self._storage = storage
         self._visibility = visibility
+        self._prefix = prefix
 
     def sender(self) -> StorageSender:
-        return StorageSender(self._storage)
+        return StorageSender(self._storage, self._prefix)
 
     def inbox(self, handler: Handler) -> StorageInbox:
-        return StorageInbox(self._storage, handler, self._visibility)
+        return StorageInbox(self.sender(), handler, self._visibility)
 
     def dead_letters(self, handler: Handler) -> StorageDeadLetters:
-        return StorageDeadLetters(self._storage, handler)
+        return StorageDeadLetters(self.sender(), handler)
 
 
 class StorageSender:
     """Sends to queues, which are made on first use."""
 
-    def __init__(self, storage: StorageConnection) -> None:
+    def __init__(self, storage: StorageConnection, prefix: str) -> None:
         self._storage = storage
+        self._prefix = prefix
         self._lock = threading.Lock()
         self._clients: dict[str, QueueClient] = {}
 
     def client(self, queue: str) -> QueueClient:
-        """The SDK's client of a queue."""
+        """The SDK's client of a handler's queue, whose name in the account has the prefix."""
         with self._lock:
             if queue not in self._clients:
                 self._clients[queue] = make_client(
-                    QueueClient, self._storage, "queue", QUICK, queue_name=queue
+                    QueueClient, self._storage, "queue", QUICK, queue_name=self._prefix + queue
                 )
             return self._clients[queue]
 
@@ -123,7 +125,7 @@ class StorageSender:
         """Send a text as it is."""
         client = self.client(queue)
         options = {"visibility_timeout": round(delay + 0.5) if delay > 0 else 0, "time_to_live": -1}
-        with _translated(f"sending to {queue}"):
+        with _translated(f"sending to {client.queue_name}"):
             try:
                 client.send_message(text, **options)
             except ResourceNotFoundError:
@@ -180,11 +182,11 @@ class StorageInbox:
 
     any_thread = True
 
-    def __init__(self, storage: StorageConnection, handler: Handler, visibility: int) -> None:
+    def __init__(self, sender: StorageSender, handler: Handler, visibility: int) -> None:
         self._handler = handler
         self._queue = handler.queue
         self._visibility = visibility
-        self._sender = StorageSender(storage)
+        self._sender = sender
         self._closed = threading.Event()
 
     def receive(self, count: int, wait: float) -> list[Received]:
@@ -293,10 +295,10 @@ def _delivery(native: Any, handler: Handler) -> tuple[Delivery, Mapping[str, Any
 class StorageDeadLetters:
     """The poison queue of a handler's queue."""
 
-    def __init__(self, storage: StorageConnection, handler: Handler) -> None:
+    def __init__(self, sender: StorageSender, handler: Handler) -> None:
         self._handler = handler
         self._queue = handler.queue + POISON
-        self._sender = StorageSender(storage)
+        self._sender = sender
 
     def peek(self, limit: int) -> list[Dead]:
         """At most 32: a Storage queue shows no more of itself without receiving."""

@@ -81,6 +81,7 @@ broker = broker_fixture(
         for topic in ("events", "orders", "payments")
         for name in ("billing", "shipping")
     ),
+    *(Queue(f"{prefix}-q0", lock=LOCK, dedup=600) for prefix in ("one", "two")),
     Topic("plain", ("billing", "warehouse"), lock=LOCK, dedup=600),
     Queue("plain.billing.retry", lock=LOCK, dedup=600),
 )
@@ -121,6 +122,36 @@ def pipe(request: pytest.FixtureRequest) -> Pipe:
     """Each transport in turn."""
     made: Pipe = request.getfixturevalue("storage_pipe" if request.param == "storage" else "bus_pipe")
     return made
+
+
+# -- namespaces -------------------------------------------------------------------------------------------------
+
+
+def test_two_namespaces_share_no_queue_and_no_dead_letter(azurite: str, broker: Broker) -> None:
+    """With the namespace before their names, messages, copies and dead letters are one namespace's alone."""
+    to = make_handler("q0")
+    storage = [StorageTransport(StorageConnection(azurite), LOCK, prefix) for prefix in ("one-", "two-")]
+    bus = [
+        ServiceBusTransport(ServiceBusConnection(broker.connection_string), prefix)
+        for prefix in ("one-", "two-")
+    ]
+    for mine, others in (storage, bus):
+        with contextlib.ExitStack() as opened:
+
+            def use(part: Any, opened: contextlib.ExitStack = opened) -> Any:
+                return opened.enter_context(contextlib.closing(part))
+
+            inbox, other = use(mine.inbox(to)), use(others.inbox(to))
+            other.receive(1, 0)
+            use(mine.sender()).send(to.target, [Outgoing(BODY, "m-1"), Outgoing(BODY, "m-2")])
+            first, second = receive(inbox, 2)
+            inbox.settle(first, DeadLetter("Bad", "no"))
+            inbox.settle(second, Reschedule(0, "again"))
+            [again] = receive(inbox)
+            assert none_come(other)
+            inbox.settle(again, Complete())
+            assert len(use(mine.dead_letters(to)).peek(9)) == 1
+            assert use(others.dead_letters(to)).peek(9) == []
 
 
 # -- sending and receiving -------------------------------------------------------------------------------------

@@ -77,7 +77,12 @@ def project(folder: Path, storage: str, **more: str) -> Project:
     path.parent.mkdir(parents=True)
     path.write_text(HANDLER.text, encoding="utf-8")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RUNONCE_")}
-    own = {"RUNONCE_STORAGE": storage, "RUNONCE_NAMESPACE": settings.namespace, "PYTHONPATH": str(ROOT)}
+    own = {
+        "RUNONCE_STORAGE": storage,
+        "RUNONCE_NAMESPACE": settings.namespace,
+        "RUNONCE_QUEUE_NAMES": "plain",
+        "PYTHONPATH": str(ROOT),
+    }
     return Project(folder, clean | own | more)
 
 

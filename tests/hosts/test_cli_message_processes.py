@@ -78,6 +78,7 @@ class Processes:
             **{name: value for name, value in os.environ.items() if not name.startswith("RUNONCE_")},
             "RUNONCE_STORAGE": settings.storage.connection_string or "",
             "RUNONCE_NAMESPACE": settings.namespace,
+            "RUNONCE_QUEUE_NAMES": "plain",
             "RUNONCE_JOBS": str(folder),
             "RUNONCE_CLAIM_LEASE": "3",
             **environ,

@@ -59,7 +59,11 @@ class CommandLine:
         self.clock = ManualClock(NOW)
         self.stores: Stores = memory_stores(self.clock)
         self.transport = MemoryTransport(self.clock)
-        self.environ = {"RUNONCE_STORAGE": EMULATOR, "RUNONCE_JOBS": str(self.folder)}
+        self.environ = {
+            "RUNONCE_STORAGE": EMULATOR,
+            "RUNONCE_NAMESPACE": "local",
+            "RUNONCE_JOBS": str(self.folder),
+        }
 
     def file(self, name: str, text: str) -> None:
         """Write a job file."""

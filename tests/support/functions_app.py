@@ -28,6 +28,7 @@ def environment(settings: Settings) -> dict[str, str]:
     return {
         "AzureWebJobsStorage": str(settings.storage.connection_string),
         "RUNONCE_NAMESPACE": settings.namespace,
+        "RUNONCE_QUEUE_NAMES": "plain",
         "RUNONCE_LEASE_DURATION": "15",
         "RUNONCE_LEASE_RENEWAL": "5",
         "RUNONCE_LEASE_MARGIN": "2",

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import azure.identity
 import pytest
@@ -13,11 +14,16 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from runonce.cli.context import where
 from runonce.errors import SettingsError
-from runonce.settings import LeaseTerms, ServiceBusConnection, Settings, SignIn, StorageConnection, emulator
+from runonce.settings import (
+    LeaseTerms,
+    ServiceBusConnection,
+    Settings,
+    SignIn,
+    StorageConnection,
+    emulator,
+    namespace_of,
+)
 from runonce.stores.azure.clients import credential, make_client
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EMULATOR = {"RUNONCE_STORAGE": "UseDevelopmentStorage=true"}
 KEY = "c2VjcmV0LWtleQ=="
@@ -28,10 +34,43 @@ def test_defaults_hold_together() -> None:
     """With nothing but a storage account everything has the documented default."""
     settings = Settings.from_env(EMULATOR)
     assert settings.lease == LeaseTerms(45, 20, 5)
-    assert (settings.namespace, settings.jobs_folder) == ("local", "jobs")
+    assert (settings.namespace, settings.jobs_folder) == (namespace_of(Path.cwd()), "jobs")
     assert (settings.recovery_interval, settings.misfire_grace, settings.shutdown_timeout) == (60, 30, 45)
     assert (settings.transport, settings.servicebus, settings.claim_lease) == ("storage", None, 60)
     assert settings.history_days == 90
+
+
+@pytest.mark.parametrize(
+    ("folder", "begins"),
+    [
+        ("My Jobs", "my-jobs-"),
+        ("Aufträge_2", "auftrage-2-"),
+        ("注文", "jobs-"),
+        ("x", "x-"),
+        ("a-very-long-name-of-a-folder", "a-very-long-name-of-"),
+        ("twenty-letters-here--and", "twenty-letters-here-"),
+    ],
+)
+def test_each_folder_has_a_namespace_of_its_own_on_the_emulator(
+    folder: str, begins: str, tmp_path: Path
+) -> None:
+    """It is called after the folder, is valid whatever that is called, and another folder of that name has another."""
+    here, there = (namespace_of(tmp_path / parent / folder) for parent in ("one", "two"))
+    assert here[:-4] == there[:-4] == begins
+    assert here != there
+    for name in (here, there):
+        assert Settings(name, StorageConnection()).namespace == name
+    settings = Settings.from_env(EMULATOR, tmp_path / "one" / folder)
+    assert (settings.namespace, settings.queue_prefix) == (here, f"{here}-")
+
+
+def test_queues_carry_the_namespace_unless_told_otherwise() -> None:
+    """A namespace that is set goes first, and `plain` leaves names as the code has them."""
+    env = {"RUNONCE_STORAGE": CLOUD, "RUNONCE_NAMESPACE": "shop-test"}
+    assert Settings.from_env(env).queue_prefix == "shop-test-"
+    assert Settings.from_env({**env, "RUNONCE_QUEUE_NAMES": "plain"}).queue_prefix == ""
+    with pytest.raises(SettingsError, match="RUNONCE_QUEUE_NAMES='own' must be"):
+        Settings.from_env({**env, "RUNONCE_QUEUE_NAMES": "own"})
 
 
 def test_every_setting_is_read() -> None:

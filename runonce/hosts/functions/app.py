@@ -65,7 +65,7 @@ class JobFailedError(RunonceError):
 
 def make_app(root: Path) -> func.FunctionApp:
     """See `runonce.hosts.functions.build`."""
-    settings = Settings.from_env()
+    settings = Settings.from_env(folder=root)
     settings = replace(settings, jobs_folder=str(root / settings.jobs_folder))
     logging.getLogger("azure").setLevel(logging.WARNING)  # one line for each storage call otherwise
     runtime = Runtime(settings)

@@ -62,7 +62,7 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler, deliv
     if settings.transport == "storage":
         trigger = app.queue_trigger(
             arg_name="message",
-            queue_name=handler.queue,
+            queue_name=settings.queue_prefix + handler.queue,
             connection=settings.storage.setting,
             data_type=func.DataType.BINARY,
         )
@@ -78,9 +78,10 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler, deliv
 
         return ServiceBusOriginals(connection)
 
-    for name, (entity, subscription) in zip(
+    for name, (named, subscription) in zip(
         (handler.name, f"{handler.name}_retry"), handler.sources, strict=False
     ):
+        entity = settings.queue_prefix + named
 
         def read(message: func.ServiceBusMessage, source: Source = (entity, subscription)) -> Delivery:
             # The host tells no property's type, so a copy is made of the message as the broker has it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,8 @@ from support.memory_transport import MemoryTransport
 
 from runonce.errors import SettingsError
 from runonce.hosts.discover import Discovered
-from runonce.hosts.runtime import Runtime
+from runonce.hosts.runtime import Runtime, check_transport
+from runonce.messages.definition import handler
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.azure.stores import azure_stores
 from runonce.stores.memory import memory_stores
@@ -21,6 +23,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTINGS = Settings("test", StorageConnection("UseDevelopmentStorage=true"))
+
+
+def test_a_queue_whose_name_grows_too_long_with_the_namespace_is_refused() -> None:
+    """The message has the handler, the whole name, the limit and what to do; without the namespace it fits."""
+    take = handler(queue="q" * 40, name="take")(lambda _: None)
+    with pytest.raises(
+        SettingsError,
+        match=f"'take': in namespace 'test' its queue is called '{'n' * 16}{'q' * 40}'.* over 55",
+    ):
+        check_transport(replace(SETTINGS, queue_prefix="n" * 16), take)
+    check_transport(SETTINGS, take)
 
 
 class Closing(MemorySender):
