@@ -198,7 +198,7 @@ def test_what_is_switched_off_is_seen_from_elsewhere(
     monkeypatch.setenv("AzureWebJobs.take.Disabled", "true")
     monkeypatch.setenv("AzureWebJobs.runonce_recovery.Disabled", recovery)
     monkeypatch.setenv("WEBSITE_HOSTNAME", "shop.azurewebsites.net")
-    elsewhere = Runtime(Settings.from_env()).runs
+    elsewhere = Runtime(Settings.from_env(folder=tmp_path)).runs
     made = functions(app(tmp_path))
     if not recovery:
         made["runonce_recovery"].get_user_function()(None)
