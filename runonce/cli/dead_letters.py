@@ -44,6 +44,10 @@ def _opened(context: Context, handler: Handler) -> Iterator[DeadLetters]:
         letters.close()
 
 
+def _view(context: Context, handler: Handler, dead: Dead) -> DeadLetterView:
+    return view(context.runtime.claims, handler, dead, max_body=context.runtime.settings.max_body)
+
+
 def _id(dead: Dead) -> str:
     """The id a person knows the message by: that of its first sending."""
     return dead.delivery.sent_as or dead.delivery.message_id
@@ -71,7 +75,7 @@ def list_dead_letters(
     context = Context.of(ctx)
     found = context.handler(handler)
     with _opened(context, found) as letters:
-        views = [view(context.runtime.claims, found, dead) for dead in letters.peek(count)]
+        views = [_view(context, found, dead) for dead in letters.peek(count)]
     if as_json:
         output.print_json(
             {"handler": found.name, "entity": found.entity, "dead_letters": [_json(one) for one in views]}
@@ -160,7 +164,7 @@ def show(
                 f"{found.name} has {len(names)} dead letters called {wanted!r}; name one by its own id: "
                 f"{', '.join(names)}."
             )
-        one = view(context.runtime.claims, found, dead[0])
+        one = _view(context, found, dead[0])
     shown = _json(one)
     if body:
         shown["body"] = one.dead.delivery.body.decode("utf-8", "backslashreplace")

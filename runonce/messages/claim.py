@@ -281,13 +281,14 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         """Mark the message unknown: whether it took effect is for its reconcile hook or a person to say."""
         self._change(lambda row: replace(row, state=State.UNKNOWN, reason=reason))
 
-    def fail(self, reason: str, error: str = "") -> None:
+    def fail(self, reason: str, error: str = "", dead_as: str = "") -> None:
         """Mark the message failed for good; raises as `done`."""
         now = self._registry.clock.now()
         self._change(
             lambda row: replace(
                 finished(self._handler, row, State.FAILED, now, reason),
                 error=error,
+                dead_as=dead_as,
                 failures=row.failures + 1,
             )
         )

@@ -57,15 +57,15 @@ class DeadLetterView:
         return self.dead.description
 
 
-def view(registry: Registry, handler: Handler, dead: Dead) -> DeadLetterView:
+def view(registry: Registry, handler: Handler, dead: Dead, *, max_body: int = sys.maxsize) -> DeadLetterView:
     """A dead letter with its claim; one call.
 
-    Whoever put it aside may not have known why, as the Functions host; then that is judged once more, from its body and
-    its claim.
+    It may not say why it is there: another sender's on a Storage queue has no room for that, and the Functions host
+    does not know. Then that is judged once more, from its body, which may have `max_body` bytes, and its claim.
     """
     told = dead.reason not in ("", COUNTED)
     try:
-        prepared = prepare(handler, dead.delivery, sys.maxsize)
+        prepared = prepare(handler, dead.delivery, sys.maxsize if told else max_body)
     except PermanentError as bad:
         reason = getattr(bad, "reason", type(bad).__name__)
         return DeadLetterView(dead if told else replace(dead, reason=reason, description=str(bad)), "", None)
@@ -82,13 +82,15 @@ def _judged(row: MessageRow | None, fingerprint: str) -> tuple[str, str]:
     """What the claim tells of a message that was put aside without a reason."""
     if row is None:
         return COUNTED, ""
-    if fingerprint not in (row.fingerprint, *row.superseded):
-        return "KeyReused", f"its key came with another body too (message {row.message_id}, {row.state})"
+    if fingerprint != row.fingerprint:
+        name = "Failed" if fingerprint in row.superseded else "KeyReused"
+        return name, f"its key came with another body too (message {row.message_id}, {row.state})"
     match row.state:
         case State.UNKNOWN:
             return "Unknown", row.reason
         case State.FAILED:
-            return ("Abandoned" if row.abandoned >= MAX_ABANDONED else "Failed"), row.reason
+            gone = "Abandoned" if row.abandoned >= MAX_ABANDONED else "Failed"
+            return row.dead_as or gone, row.reason
         case State.DONE:
             return "Done", f"it had its effect at {to_text(row.finished_at)}, and could not be completed"
     return COUNTED, row.reason

@@ -34,7 +34,7 @@ from runonce.execution.stop import StopSignal
 from runonce.execution.terms import terms
 from runonce.messages.backoff import backoff
 from runonce.messages.claim import Delivered, MessageClaim, claim_message
-from runonce.messages.ended import WHEN_STOPPING, Working, escaped, finished, say, unrecorded
+from runonce.messages.ended import WHEN_STOPPING, Working, escaped, finished, named, say, unrecorded
 from runonce.messages.heartbeat import Heartbeats, over_its_time
 from runonce.messages.lock import LockToken, lock_path, take_lock
 from runonce.messages.message import BadMessageError, Message
@@ -173,7 +173,7 @@ class Deliverer(Flow[Working]):
                 return Complete(duplicate=True)
         if isinstance(settlement, DeadLetter):
             log.error("handler %s, message %s: %s", handler.name, delivery.message_id, settlement.description)
-        return settlement
+        return named(handler, delivery, settlement)
 
     def _working(
         self,
@@ -266,7 +266,7 @@ class Deliverer(Flow[Working]):
             log.warning("handler %s: not released, its claim ends by itself: %s", working.handler.name, error)
         finally:
             self._let_go(working)
-        return settlement
+        return named(working.handler, working.delivery, settlement)
 
     def _let_go(self, working: Working) -> None:
         working.claim.let_go()
@@ -299,6 +299,7 @@ class Deliverer(Flow[Working]):
         finally:
             self._let_go(working)
             self._inflight.remove(working)
+        settlement = named(working.handler, working.delivery, settlement)
         working.settled.set_result(settlement)
         say(working, settlement, error)
         return settlement

@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import InputError, PermanentError, StoreError
+from runonce.errors import PermanentError, StoreError
 from runonce.execution.body import Begun, brief, told
 from runonce.execution.ending import Ending, judge
 from runonce.messages.backoff import backoff
 from runonce.messages.message import BadMessageError
 from runonce.messages.outbox import FollowUpsWait, send_kept
-from runonce.messages.rows import State, check_outbox
+from runonce.messages.reading import has_key_in_body
+from runonce.messages.rows import NotKeptError, State, check_outbox
 from runonce.stores.columns import shortened
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
@@ -73,8 +74,8 @@ def finished(working: Working, result: Any, error: BaseException | None) -> Sett
     if error is None:
         try:
             check_outbox(working.handler.name, working.rights.outbox)
-        except InputError as misuse:  # what it sends cannot be kept, however often it is done
-            ending, error = Ending.FAILED, PermanentError(str(misuse))
+        except NotKeptError as misuse:
+            ending, error = Ending.FAILED, misuse
         else:
             claim.done(outbox=working.rights.outbox)
             return _followed_up(working, Complete(result=result))
@@ -113,7 +114,7 @@ def _not_done(  # noqa: PLR0911 - one settlement for each end
     failures = claim.row.failures + 1
     if isinstance(error, PermanentError) or failures > handler.retry.retries:
         if isinstance(error, BadMessageError):  # it names handler and message itself
-            claim.fail(shortened(str(error)))
+            claim.fail(shortened(str(error)), dead_as=error.reason)
             return _followed_up(working, DeadLetter(error.reason, str(error)))
         claim.fail(reason, told(error))
         told_of = f"Handler {handler.name}, message {working.message.message_id}: {reason}"
@@ -138,7 +139,15 @@ def unrecorded(working: Working, error: BaseException | None, trouble: StoreErro
         "DoneButNotRecorded",
         f"Handler {working.handler.name}, message {working.message.message_id}: it was handled, but that "
         f"could not be recorded on its claim ({trouble}). Do not replay it unless its effect may happen twice.",
+        on_claim=False,
     )
+
+
+def named(handler: Handler, delivery: Delivery, settlement: Settlement) -> Settlement:
+    """A dead letter whose claim is filed under its id has to carry its reason and that id."""
+    if isinstance(settlement, DeadLetter) and not has_key_in_body(handler, delivery):
+        return replace(settlement, on_claim=False)
+    return settlement
 
 
 def say(working: Working, settlement: Settlement, error: BaseException | None) -> None:
@@ -171,6 +180,7 @@ def escaped(
         "Failed",
         f"Handler {handler.name}, message {delivery.message_id}: the toolkit failed with {type(error).__name__}, "
         f"{delivery.reschedules + 1} times; its host's log says where.",
+        on_claim=False,
     )
 
 

@@ -279,8 +279,19 @@ class Message:
     def enqueue(self, handler: Handler, body: Any, *, key: str | None = None) -> None:
         """Send a follow-up message once this one is done, or a checkpoint after it is kept.
 
-        Its id comes from this message's key and its ordinal, so that it is the same message when this one has
-        to be handled again.
+        Its id comes from this message, its ordinal, its handler, `key` and body: it is the same message when this one
+        has to be handled again, and every other call sends another one. Two equal calls send two messages, and the
+        handler's own key says whether they have one effect.
+
+        Args:
+            handler: Whom it is for; what `@handler` made of the function.
+            body: bytes and text as they are (UTF-8); anything else as JSON.
+            key: What it is known by; for a handler without a key of its own the key, so that of two calls with one
+                `key` the second has no effect if its body is equal, and else is dead-lettered as `KeyReused`.
+
+        Raises:
+            InputError: The body is not JSON.
+            PermanentError: The body lacks the handler's key.
         """
         self._own().follow_up(handler, body, key)
 

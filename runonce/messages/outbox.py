@@ -44,6 +44,7 @@ def send_kept(
             "FollowUpRefused",
             f"Handler {handler.name}, message {row.message_id} ({row.state}): its follow-ups can never be sent as they "
             f"are: {error} Correct that, then `runonce dead-letters replay {handler.name}` sends them.",
+            on_claim=False,
         )
     except TransportError as error:
         log.warning(

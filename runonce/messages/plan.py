@@ -86,7 +86,7 @@ def decide(  # noqa: PLR0911 - one answer for each state
         case State.DONE:
             return Settle(Complete(duplicate=True))
         case State.FAILED:
-            return Settle(DeadLetter("Failed", row.reason))
+            return Settle(DeadLetter(row.dead_as or "Failed", row.reason))
         case State.UNKNOWN:
             return _reconciled(handler, row, arrival, happened)
         case State.RELEASED:

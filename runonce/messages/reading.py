@@ -14,10 +14,10 @@ from runonce.errors import PermanentError
 from runonce.messages.definition import WHOLE_BODY
 from runonce.messages.message import LONGEST_KEY, Message
 from runonce.transports.ids import canonical, digest, fingerprint
+from runonce.transports.protocols import Delivery
 
 if TYPE_CHECKING:
     from runonce.messages.definition import Handler
-    from runonce.transports.protocols import Delivery
 
 HALF = "is not valid Unicode: it holds half a surrogate pair, as of an emoji cut in two"
 LONGEST_BLOB_NAME = 900
@@ -89,6 +89,16 @@ def read_key(handler: Handler, message: Message) -> str:
     if not _is_unicode(value):
         raise message.bad("BadKey", f"its key {HALF}")
     return value
+
+
+def has_key_in_body(handler: Handler, delivery: Delivery) -> bool:
+    """Whether the body alone has the key, so that the message is known again under another id."""
+    try:
+        return read_key(handler, Message(handler, delivery)) == read_key(
+            handler, Message(handler, Delivery(delivery.body, ""))
+        )
+    except PermanentError:
+        return False
 
 
 def _is_unicode(text: str) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime  # noqa: TC003 - as above
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import InputError
+from runonce.errors import InputError, PermanentError
 from runonce.stores.columns import Columns, decode, to_text
 from runonce.transports.ids import digest
 
@@ -30,6 +30,10 @@ KEPT = 20
 """Generations that a row remembers."""
 LARGEST_OUTBOX = 30_000
 """Characters of JSON that the follow-ups of one message may take; a table's text column ends at 32 Ki."""
+
+
+class NotKeptError(InputError, PermanentError):
+    """What a handler wants recorded can never be; trying again would only repeat its effect."""
 
 
 class State(StrEnum):
@@ -51,6 +55,8 @@ class MessageRow(Columns):
     key: str
     state: State = State.CLAIMED
     reason: str = ""
+    dead_as: str = ""
+    """The short name it was dead-lettered under, where its state does not say that."""
     error: str = ""
     holder: str = field(default="", metadata={"was": "owner"})
     write_id: str = ""
@@ -101,6 +107,7 @@ def anew(row: MessageRow, fingerprint: str, now: datetime) -> MessageRow:
         row,
         state=State.RELEASED,
         generation=row.generation + 1,
+        dead_as="",
         failures=0,
         abandoned=0,
         survived=0,
@@ -142,10 +149,10 @@ def decode_message(row: Row) -> MessageRow:
 
 
 def check_outbox(handler: str, outbox: Sequence[Mapping[str, Any]]) -> None:
-    """InputError when the follow-ups do not fit on the claim's row."""
+    """NotKeptError when the follow-ups do not fit on the claim's row."""
     size = len(json.dumps(list(outbox), ensure_ascii=False).encode("utf-16-le", "surrogatepass")) // 2
     if size > LARGEST_OUTBOX:
-        raise InputError(
+        raise NotKeptError(
             f"Handler {handler}: its follow-up messages take {size} characters together, over {LARGEST_OUTBOX}; put "
             f"the data in a blob and send its name."
         )

@@ -131,7 +131,7 @@ class Run:
         Args:
             handler: Whom it is for; what `@handler` made of the function.
             body: bytes and text as they are (UTF-8); anything else as JSON.
-            key: What the message id is made of besides.
+            key: What it is known by, as in `Message.enqueue`.
 
         Raises:
             InputError: The body is not JSON, or the messages of one commit are too large for the run's row.

@@ -12,13 +12,16 @@ from runonce.stores.columns import to_text
 from runonce.transports.protocols import Delivery, Outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 MARK = '{"runonce":'
 
 
 def wrap(message: Outgoing, **more: str) -> str:
-    """The text of a message in its envelope, in Base64 as the Functions trigger expects."""
+    """The text of a message in its envelope, in Base64 as the Functions trigger expects.
+
+    Another sender's message has its form noted in it, so that it can be put aside as it came.
+    """
     envelope: dict[str, Any] = {
         "runonce": 1,
         "id": message.message_id,
@@ -28,6 +31,8 @@ def wrap(message: Outgoing, **more: str) -> str:
         "sent_at": to_text(datetime.now(UTC)),  # noqa: TID251 - it decides nothing
         **more,
     }
+    if message.original is not None:
+        envelope["form"] = "none" if message.original() == message.body else "base64"
     try:
         envelope["body"] = message.body.decode()
     except UnicodeDecodeError:
@@ -57,18 +62,27 @@ def unwrap(
     original = text.encode() if isinstance(text, str) else text
     if envelope is None:
         return Delivery(data, message_id, delivery_count, enqueued_at, original=lambda: original), {}
+    body = envelope["body"].encode() if "body" in envelope else base64.b64decode(envelope["body64"])
     return (
         Delivery(
-            body=envelope["body"].encode() if "body" in envelope else base64.b64decode(envelope["body64"]),
+            body=body,
             message_id=envelope["id"] or message_id,
             delivery_count=delivery_count,
             enqueued_at=enqueued_at,
             correlation_id=envelope["correlation_id"],
             reschedules=envelope["reschedules"],
             sent_as=envelope.get("sent_as", ""),
+            original=_form(body, envelope.get("form")),
         ),
         envelope,
     )
+
+
+def _form(body: bytes, form: object) -> Callable[[], bytes] | None:
+    """How a body came before it was put into an envelope, if another sender's it is."""
+    if form == "none":
+        return lambda: body
+    return (lambda: base64.b64encode(body)) if form == "base64" else None
 
 
 def _bytes(text: str | bytes, encoding: str | None) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -30,6 +30,8 @@ class DeadLetter:
     reason: str
     """A short name, such as MissingKey."""
     description: str
+    on_claim: bool = field(default=True, compare=False)
+    """Whether its body and its claim tell this again, so that the message need not carry it."""
 
 
 Settlement = Complete | Reschedule | DeadLetter

@@ -1,17 +1,20 @@
 """Storage queues: a message is a text, so what a text has no room for travels in an envelope around it.
 
 Only the toolkit's own messages have one; what others send is taken as it is, Base64 or not. What is to come again is
-hidden for as long. Dead letters go to `{queue}-poison`, where the Functions host puts its own, with their reason.
+hidden for as long. Dead letters go to `{queue}-poison`, where the Functions host puts its own: the toolkit's own
+messages with their reason, those of others as they came, for body and claim tell it again.
 """
 
 from __future__ import annotations
 
+import base64
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import ParseError
 
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.storage.queue import QueueClient
@@ -50,7 +53,7 @@ LAST_YEAR = 9000
 def _translated(what: str) -> Iterator[None]:
     try:
         yield
-    except (AzureError, OSError, HTTPException) as error:
+    except (AzureError, OSError, HTTPException, ParseError) as error:
         said = f"{what}: {type(error).__name__}: {brief(error)}"
         if answer(error) is Answer.PERMANENT:
             remedy = "; give this identity the role Storage Queue Data Contributor" * (
@@ -219,10 +222,8 @@ class StorageInbox:
     def settle(self, received: Received, settlement: Settlement) -> None:
         native = received.native
         match settlement:
-            case DeadLetter(reason, description):
-                put_aside(
-                    self._sender, self._queue, received.delivery, reason, description, str(native.content)
-                )
+            case DeadLetter():
+                put_aside(self._sender, self._queue, received.delivery, settlement)
             case Reschedule(delay):
                 self._hide(native, delay)
                 return
@@ -258,23 +259,28 @@ class StorageInbox:
         self._sender.close()
 
 
-def put_aside(
-    sender: StorageSender, queue: str, delivery: Delivery, reason: str, description: str, text: str
-) -> None:
-    """Put a message into the poison queue with its reason; one with no room for that as it came, which is `text`."""
+def put_aside(sender: StorageSender, queue: str, delivery: Delivery, dead: DeadLetter) -> None:
+    """Put a message into the poison queue: with its reason, or another sender's in its own form."""
+    original = None if delivery.original is None else delivery.original()
+    if original is not None and dead.on_claim:
+        sender.put(queue + POISON, original.decode())
+        return
     message = Outgoing(
         delivery.body,
         delivery.message_id,
         correlation_id=delivery.correlation_id,
         reschedules=delivery.reschedules,
         sent_as=delivery.sent_as,
+        original=delivery.original,
     )
-    # A body that all but fills a message leaves the reason less room; the claim's row has all of it.
-    forms = (
-        wrap(message, reason=reason, description=description[:length], dead_at=to_text(_now()))
+    # A body that all but fills a message leaves the reason less room, or none.
+    forms = [
+        wrap(message, reason=dead.reason, description=dead.description[:length], dead_at=to_text(_now()))
         for length in (4000, 200, 0)
-    )
-    sender.put(queue + POISON, next((form for form in forms if len(form) <= LARGEST), text))
+    ]
+    as_it_came = (original or base64.b64encode(delivery.body)).decode()
+    forms = [form for form in (*forms, wrap(message)) if len(form) <= LARGEST]
+    sender.put(queue + POISON, next(iter(forms), as_it_came))
 
 
 def _delivery(native: Any, handler: Handler) -> tuple[Delivery, Mapping[str, Any]]:
@@ -289,7 +295,10 @@ def _delivery(native: Any, handler: Handler) -> tuple[Delivery, Mapping[str, Any
         )
     except Exception as error:  # noqa: BLE001 - one message must not keep the others of its page back
         unreadable = f"of a form that cannot be read ({type(error).__name__})"
-        return Delivery(b"", str(native.id), count, native.inserted_on, unreadable=unreadable), {}
+        text = str(native.content).encode()
+        return Delivery(
+            b"", str(native.id), count, native.inserted_on, unreadable=unreadable, original=lambda: text
+        ), {}
 
 
 class StorageDeadLetters:
@@ -337,7 +346,7 @@ def _dead(native: Any, handler: Handler) -> Dead:
     delivery, envelope = _delivery(native, handler)
     reason, description = (str(envelope.get(name, "")) for name in ("reason", "description"))
     if not reason:
-        description = "put here by the Functions host after its last delivery"
+        description = "it came without a reason, as the Functions host puts it here after its last delivery"
         if decoded(str(native.content).encode()) is None:
             description += "; it is no Base64, which host.json's messageEncoding says it must be"
     expires = native.expires_on

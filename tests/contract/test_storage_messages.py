@@ -5,25 +5,36 @@ from __future__ import annotations
 import base64
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.functions import QueueMessage
 
 from runonce.errors import TransportError
 from runonce.execution.registry import Registry
-from runonce.messages.dead_letters import replay, view
+from runonce.hosts.functions.handlers import from_storage, settle
+from runonce.hosts.runtime import Runtime
+from runonce.messages.dead_letters import may_have_happened, replay, view
 from runonce.messages.sending import outgoing
+from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
-from runonce.testing import ManualClock
+from runonce.testing import ManualClock, Workbench
 from runonce.transports.envelope import unwrap, wrap
 from runonce.transports.protocols import Outgoing
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 from runonce.transports.storage import HEADROOM, LARGEST, make_queue
+from tests.support.faults import Boundary, Fault, PassingClock
+from tests.support.messages import host_of, ownership
 from tests.support.proxy import DROP_REQUEST, StorageProxy, proxies, proxy
+from tests.support.proxy import Fault as ProxyFault
 from tests.support.transports import LOCK, StoragePipe, make_handler, none_come, receive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from runonce.messages.definition import Handler
+    from runonce.messages.message import Message
 
 __all__ = ["proxies", "proxy"]
 
@@ -173,6 +184,149 @@ def test_a_text_with_no_room_for_an_envelope_comes_again_and_is_put_aside(pipe: 
         inbox.settle(receive(inbox)[0], Complete())
 
 
+LONG = "y" * 60_000
+THEIRS = {
+    "plain": '{"id": "A-17", "note": "Zürich"}',
+    "Base64": base64.b64encode(b'{"id": "A-17"}').decode(),
+    "Base64 in lines": base64.encodebytes(b'{"id": "A-17", "pad": "' + b"z" * 60 + b'"}').decode(),
+    "no room": json.dumps({"id": "A-17", "pad": LONG}),
+}
+
+
+def fails(message: Message) -> None:
+    raise message.bad("OutOfStock", "there is none left")
+
+
+def put_aside(pipe: StoragePipe, bench: Workbench, to: Handler) -> None:
+    """Handle the one message of a queue, which must end among the dead letters."""
+    inbox = pipe.inbox(to)
+    [received] = receive(inbox)
+    settlement = bench.deliverer.deliver(to, received.delivery)
+    assert isinstance(settlement, DeadLetter)
+    inbox.settle(received, settlement)
+    inbox.close()
+
+
+@pytest.mark.parametrize("text", THEIRS.values(), ids=THEIRS)
+def test_anothers_message_is_put_aside_as_it_came(pipe: StoragePipe, text: str) -> None:
+    """Whatever its size, whoever looks into the poison queue finds what its sender sent; its claim has the reason."""
+    bench, to = Workbench(), make_handler(pipe.queue(), fails)
+    put(pipe, to.queue, text)
+    put_aside(pipe, bench, to)
+    assert texts(pipe, f"{to.queue}-poison") == [text]
+    letters, claims = pipe.dead_letters(to), ownership(bench)
+    shown = view(claims, to, letters.peek(1)[0])
+    assert (shown.key, shown.reason) == ("A-17", "OutOfStock")
+    assert "there is none left" in shown.description
+    replay(claims, pipe.sender, to, letters, letters.take(1)[0])
+    put_aside(pipe, bench, to)  # after the replay it is another's message still
+    [again] = texts(pipe, f"{to.queue}-poison")
+    assert again == text.replace("\n", "")
+    assert view(claims, to, letters.peek(1)[0]).row.generation == 1  # type: ignore[union-attr]
+
+
+def test_on_functions_too_anothers_message_is_put_aside_as_it_came(pipe: StoragePipe) -> None:
+    """Also after it was sent again with a delay there, which takes an envelope."""
+
+    def body(message: Message) -> None:
+        if message.attempt == 1:
+            raise ConnectionError("the provider hung up")
+        fails(message)
+
+    to = make_handler(pipe.queue(), body, retry_delay=0.1)
+    bench, text = Workbench(clock=PassingClock()), THEIRS["Base64"]
+    storage = StorageConnection(pipe.connection_string)
+    runtime = Runtime(Settings("shop", storage), stores=bench.stores, sender=pipe.sender)
+    put(pipe, to.queue, text)
+    for came in range(2):
+        [native] = [received.native for received in receive(pipe.inbox(to))]
+        given = QueueMessage(id=native.id, body=base64.b64decode(native.content))
+        delivery = from_storage(given)
+        assert delivery.reschedules == came
+        settle(runtime, to, delivery, bench.deliverer.deliver(to, delivery))
+        with pipe.client(to.queue) as client:
+            client.delete_message(native)
+        bench.clock.advance(60)
+    assert (texts(pipe, to.queue), texts(pipe, f"{to.queue}-poison")) == ([], [text])
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ('{"id": "A-17", "n": 2}', "KeyReused"),
+        ('{"ID": "A-17"}', "MissingKey"),
+        ("<order/>", "NotJson"),
+        (json.dumps({"id": "B", "pad": "y" * 3000}), "TooLarge"),
+    ],
+)
+def test_why_anothers_message_was_put_aside_is_told_again(
+    pipe: StoragePipe, second: str, reason: str
+) -> None:
+    """What was never handled is judged from its body and the claim of its key, as it was at first."""
+    bench, to = Workbench(), make_handler(pipe.queue())
+    bench.settings = bench._runtime._settings = replace(bench.settings, max_body=2000)
+    assert bench.deliver(to, {"id": "A-17"}) == Complete()
+    put(pipe, to.queue, second)
+    put_aside(pipe, bench, to)
+    assert texts(pipe, f"{to.queue}-poison") == [second]
+    [dead] = pipe.dead_letters(to).peek(1)
+    assert view(ownership(bench), to, dead, max_body=2000).reason == reason
+
+
+def test_anothers_body_that_was_corrected_says_so(pipe: StoragePipe) -> None:
+    """The dead letter of a body that failed keeps its reason apart from what became of the corrected one."""
+    bench, bodies = Workbench(), [b'{"id": "A-17", "n": 1}', b'{"id": "A-17", "n": 2}']
+
+    def body(message: Message) -> None:
+        if message.json["n"] == 1:
+            fails(message)
+
+    to = make_handler(pipe.queue(), body)
+    put(pipe, to.queue, bodies[0].decode())
+    put_aside(pipe, bench, to)
+    assert bench.deliver(to, bodies[1]) == Complete()
+    shown = view(ownership(bench), to, pipe.dead_letters(to).peek(1)[0])
+    assert (shown.reason, "another body" in shown.description) == ("Failed", True)
+
+
+@pytest.mark.parametrize("key", [None, lambda message: message.message_id], ids=["none", "a function"])
+def test_a_message_known_by_its_id_alone_keeps_it_when_it_is_put_aside(pipe: StoragePipe, key: Any) -> None:
+    """Its text has no room for the id that its claim is filed under, so it travels in an envelope with its reason."""
+    bench, to = Workbench(), make_handler(pipe.queue(), fails, key=key)
+    sent = put(pipe, to.queue, '{"id": 1}')
+    put_aside(pipe, bench, to)
+    letters, claims = pipe.dead_letters(to), ownership(bench)
+    [dead] = letters.peek(1)
+    assert (dead.delivery.message_id, dead.reason, dead.delivery.body) == (
+        sent.id,
+        "OutOfStock",
+        b'{"id": 1}',
+    )
+    replay(claims, pipe.sender, to, letters, letters.take(1)[0])
+    put_aside(pipe, bench, to)
+    assert view(claims, to, letters.peek(1)[0]).row.generation == 1  # type: ignore[union-attr]
+
+
+def test_a_reason_that_no_claim_has_travels_with_the_message(pipe: StoragePipe) -> None:
+    """That an effect could not be recorded is known to nobody else, so another's message has it in an envelope."""
+    boundary = Boundary()
+    bench = Workbench(clock=PassingClock())
+
+    def body(_: Message) -> None:
+        boundary.next("commit", *[Fault.LOST_REQUEST] * 60)
+        boundary.next("get", *[Fault.LOST_REQUEST] * 60)
+
+    to = make_handler(pipe.queue(), body)
+    host = host_of(bench, stores=boundary.around(bench.stores))
+    put(pipe, to.queue, '{"id": 1}')
+    inbox = pipe.inbox(to)
+    [received] = receive(inbox)
+    inbox.settle(received, host.deliver(to, received.delivery))
+    [dead] = pipe.dead_letters(to).peek(1)
+    assert (dead.reason, dead.delivery.body) == ("DoneButNotRecorded", b'{"id": 1}')
+    assert may_have_happened(ownership(bench), to, dead)
+
+
 def test_whatever_is_taken_can_be_dead_lettered_with_its_reason(pipe: StoragePipe) -> None:
     """The largest body that is sent can be sent back and put aside, reason and all; a byte more is refused."""
     to = make_handler(pipe.queue())
@@ -202,6 +356,19 @@ def test_sending_back_that_fails_leaves_the_message(proxy: StorageProxy) -> None
         inbox.settle(received, Reschedule(30.0, "busy"))
     assert pipe.count(to.queue) == 1
     receive(inbox, patience=LOCK + 12)
+    pipe.close()
+
+
+def test_an_answer_that_is_none_is_trouble_with_the_broker(proxy: StorageProxy) -> None:
+    """A reply without a body, as of a gateway, ends no host: it is tried again like one that did not come."""
+    pipe = StoragePipe(proxy.connection_string)
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY)
+    inbox = pipe.inbox(to)
+    proxy.queue.inject(ProxyFault(status=200), "^GET")
+    with pytest.raises(TransportError, match="ParseError"):
+        inbox.receive(1, 0)
+    assert receive(inbox)
     pipe.close()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.storage.queue import QueueClient
 
 from runonce.clock import SystemClock
 from runonce.execution.lease import Lease
@@ -368,6 +370,11 @@ def test_a_message_that_cannot_be_handled_is_put_aside_at_once(
     letters = StorageTransport(module_settings.storage, 30).dead_letters(take)
     views = [view(registry_of_claims(module_settings, stores), take, dead) for dead in letters.peek(10)]
     letters.close()
+    with QueueClient.from_connection_string(
+        module_settings.storage.connection_string or "", f"{take.queue}-poison"
+    ) as client:
+        forms = [base64.b64decode(one.content) for one in client.peek_messages(10)]
+    assert forms == [b'{"id": 2, "fail": true}', b'{"ID": 3}', large.encode()]  # as their sender sent them
     assert [one.reason for one in views] == ["Failed", "MissingKey", "MissingKey"]
     assert [one.dead.expires_at for one in views] == [None] * 3
     assert [one.dead.delivery.body.decode() for one in views][2] == large

@@ -153,21 +153,21 @@ def settle(runtime: Runtime, handler: Handler, delivery: Delivery, settlement: S
     match settlement:
         case Reschedule(delay):
             runtime.sender.send(handler.queue, [copy_of(handler, delivery, delay)])
-        case DeadLetter(reason, description):
-            _put_aside(runtime, handler, delivery, reason, description)
+        case DeadLetter():
+            _put_aside(runtime, handler, delivery, settlement)
 
 
-def _put_aside(runtime: Runtime, handler: Handler, delivery: Delivery, reason: str, description: str) -> None:
+def _put_aside(runtime: Runtime, handler: Handler, delivery: Delivery, dead: DeadLetter) -> None:
     if delivery.dead is not None:
-        raise DeadLetteredError(f"{reason}: {description}")  # once for each delivery that the broker allows
+        raise DeadLetteredError(
+            f"{dead.reason}: {dead.description}"
+        )  # once for each delivery that is allowed
     if runtime.settings.transport == "servicebus":
-        runtime.sender.send(handler.queue, [dead_copy(handler, delivery, reason, description)])
+        runtime.sender.send(handler.queue, [dead_copy(handler, delivery, dead.reason, dead.description)])
         return
     from runonce.transports.storage import put_aside  # noqa: PLC0415 - only where they are used
 
-    original = delivery.original() if delivery.original else None
-    text = (original or base64.b64encode(delivery.body)).decode()
-    put_aside(cast("StorageSender", runtime.sender), handler.queue, delivery, reason, description, text)
+    put_aside(cast("StorageSender", runtime.sender), handler.queue, delivery, dead)
 
 
 def _removed(runtime: Runtime, handler: Handler, delivery: Delivery) -> bool:

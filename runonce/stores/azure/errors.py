@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import ParseError
 
 from azure.core.exceptions import (
     AzureError,
@@ -73,7 +74,8 @@ def translated(what: str) -> Iterator[None]:
     """Turn the SDK's errors into the toolkit's; conflicts are for the caller to recognise first."""
     try:
         yield
-    except (AzureError, OSError, HTTPException) as error:  # those of requests are among the second
+    # Those of requests are among the second; the last is an answer that breaks off, or is somebody else's.
+    except (AzureError, OSError, HTTPException, ParseError) as error:
         match answer(error):
             case Answer.UNKNOWN:
                 raise StoreUnavailableError(f"{what}: storage did not answer ({brief(error)}).") from error

@@ -12,6 +12,7 @@ from support.messages import AFTER_CLAIM, begun, delivery, handling, host_of, ro
 from runonce.errors import PermanentError, TransportError, TransportRefusedError
 from runonce.messages.rows import State
 from runonce.testing import Complete, DeadLetter, MemorySender, Reschedule, Workbench
+from runonce.transports.protocols import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,7 @@ class Broker(MemorySender):
         self.away = 0
         self.never = "nothing holds this"
         self.tries = 0
+        self.deliveries: list[Delivery] = []
 
     def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
         self.tries += 1
@@ -42,6 +44,7 @@ class Broker(MemorySender):
         if any(self.never in f"{entity} {message.body.decode()}" for message in messages):
             raise TransportRefusedError(f"sending to {entity}: it is too large.")
         super().send(entity, messages)
+        self.deliveries += [Delivery(one.body, one.message_id, sent_as=one.sent_as) for one in messages]
 
     @property
     def mails(self) -> list[str]:
@@ -178,17 +181,47 @@ def test_one_of_a_checkpoint_fails_the_message_at_once(bench: Workbench) -> None
     assert row_of(bench, one).state is State.FAILED
 
 
-def test_what_cannot_be_kept_after_the_work_fails_at_once(bench: Workbench) -> None:
+@pytest.mark.parametrize(
+    "then",
+    [lambda _: None, lambda message: message.commit({}), lambda message: message.checkpoint.save({"at": 1})],
+    ids=["end", "commit", "checkpoint"],
+)
+def test_what_cannot_be_kept_after_the_work_fails_at_once(bench: Workbench, then: Any) -> None:
     """A handler whose follow-ups are too many has had its effect: it is not run again for its retries."""
     effects: list[int] = []
 
     def body(message: Message) -> None:
         effects.append(message.attempt)
         message.enqueue(MAIL, {"id": "1", "text": "y" * 31_000})
+        then(message)
 
     one = handling(body, retries=5)
     assert isinstance(to_its_end(bench, one, Broker()), DeadLetter)
     assert effects == [1]
+
+
+@pytest.mark.parametrize(
+    ("key", "of_handler", "handled"),
+    [(None, "id", [1]), ("x", "id", [1]), ("x", None, [1]), (None, None, [1, 1])],
+    ids=["its key", "both", "the key given", "none"],
+)
+def test_two_equal_follow_ups_are_two_messages_and_one_key_is_one_effect(
+    bench: Workbench, key: str | None, of_handler: str | None, handled: list[int]
+) -> None:
+    """Each call sends a message of its own; which of them are the same is said by their handler's key, or the given."""
+    seen: list[int] = []
+    to = handling(lambda m: seen.append(m.json["n"]), name="to", queue="to", key=of_handler)
+    broker = Broker()
+
+    def body(message: Message) -> None:
+        for n in (1, 1, 2):
+            message.enqueue(to, {"id": "1", "n": n}, key=key)
+
+    assert host_of(bench, sender=broker).deliver(handling(body), delivery()) == Complete()
+    assert len({sent.message_id for sent in broker.sent}) == 3
+    ends = [bench.deliverer.deliver(to, one) for one in broker.deliveries]
+    assert seen == (handled if key or of_handler else [*handled, 2])
+    assert [getattr(end, "reason", "") for end in ends][2] == ("KeyReused" if key or of_handler else "")
 
 
 @pytest.mark.parametrize("body", [{"nokey": 1}, {"id": ""}, {"id": [1]}, "no JSON"])

@@ -29,6 +29,7 @@ FULL = MessageRow(
     key="a/b#ü\n",
     state=State.UNKNOWN,
     reason="why",
+    dead_as="InvalidBody",
     error="trace",
     holder="o-1",
     write_id="w-1",

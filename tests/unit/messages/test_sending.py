@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.messages import KEY, handling
 
 from runonce import client, enqueue_many, handler
@@ -171,6 +173,32 @@ def test_a_follow_ups_id_comes_from_its_parent() -> None:
     assert len({*ids(first, *others)}) == 6
     assert all(len(name) <= LONGEST_ID - 8 for name in ids(first, *others))
     assert len(ids(follow_up(ROW, 0, ONE, {"id": 1}, "x" * 500))[0]) <= LONGEST_ID
+
+
+SENT = st.tuples(
+    st.sampled_from([ONE, handling(name="other"), handling(queue="others"), handling(key=None)]),
+    st.sampled_from([{"id": 1}, {"id": 1, "n": 1}, {"id": 2}]),
+    st.sampled_from([None, "x", "y", "x" * 500]),
+    st.integers(0, 3),
+    st.sampled_from(
+        [
+            ROW,
+            MessageRow("import_orders", "orders", "file-2"),
+            MessageRow("import_orders", "files", "file-1"),
+            MessageRow("other", "orders", "file-1"),
+            MessageRow("import_orders", "orders", "file-1", generation=1),
+        ]
+    ),
+)
+
+
+@settings(derandomize=True, deadline=None, database=None, max_examples=200)
+@given(SENT, SENT)
+def test_follow_ups_have_one_id_exactly_when_they_are_one(one: Any, other: Any) -> None:
+    """Handler, queue, body, key and ordinal, and who sends it: what differs in one of them has another id."""
+    first, second = (follow_up(row, n, to, body, key)["id"] for to, body, key, n, row in (one, other))
+    told = [(to.entity, to.name, str(body), key or "", n, row) for to, body, key, n, row in (one, other)]
+    assert (first == second) == (told[0] == told[1])
 
 
 def test_a_follow_up_is_text() -> None:

@@ -22,7 +22,7 @@ GONE: dict[str, Any] = {"job": {}, "run": {}, "message": {"result": "null"}}
 LATER = {
     "job": {"since", "marks", "more", "last_params", "history_from"},
     "run": {"survived", "decisions", "params", "follow_ups", "outbox"},
-    "message": {"survived", "superseded"},
+    "message": {"survived", "superseded", "dead_as"},
 }
 """Columns that came after the latest format, which needs no new one for them."""
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
