@@ -7,6 +7,7 @@ lease says whether a holder lives, and a host that comes back late writes its ro
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from runonce.stores.columns import compact, to_text
 from runonce.stores.protocols import Delete, Insert, Replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from runonce.execution.registry import Registry
@@ -52,13 +53,44 @@ class Seen:
         return self.since > MISSED
 
 
+class OwnRow:
+    """A row that one process writes again and again, and that others take away when they miss that one."""
+
+    def __init__(self, registry: Registry, key: str) -> None:
+        self._table, self._partition = registry.table, partition(registry.namespace)
+        self.key = key
+        self._etag: str | None = None
+
+    def write(self, values: Mapping[str, Value]) -> bool:
+        """Write it, mostly in one call; False where that has to be done once more.
+
+        Raises:
+            StoreUnavailableError: Storage did not answer; the next time says it again.
+        """
+        write = Insert(self.key, values) if self._etag is None else Replace(self.key, values, self._etag)
+        try:
+            (self._etag,) = self._table.commit(self._partition, [write])
+        except ConflictError:  # somebody missed us meanwhile and took the row away, or an answer was lost
+            row = self._table.get(self._partition, self.key)
+            self._etag = None if row is None else row.etag
+            return False
+        return True
+
+    def remove(self) -> None:
+        """Take it away, where it was written. Raises as `write`."""
+        if self._etag is not None:
+            with suppress(ConflictError):  # somebody else did
+                self._table.commit(self._partition, [Delete(self.key, self._etag)])
+            self._etag = None
+
+
 class Presence:
     """This host's row, and those of the others."""
 
     def __init__(self, registry: Registry, jobs: Iterable[str], started: datetime) -> None:
         self._registry = registry
         self._partition = partition(registry.namespace)
-        self._etag: str | None = None
+        self._row = OwnRow(registry, row_key(FIRST, registry.host))
         self._about: dict[str, Value] = {
             "name": registry.host,
             "version": _version(),
@@ -72,28 +104,21 @@ class Presence:
         Raises:
             StoreUnavailableError: Storage did not answer; the next time says it again.
         """
-        key = _key(self._registry.host)
-        write = Insert(key, self._about) if self._etag is None else Replace(key, self._about, self._etag)
-        try:
-            (self._etag,) = self._registry.table.commit(self._partition, [write])
-        except ConflictError:  # somebody missed us meanwhile and took the row away, or an answer was lost
-            row = self._registry.table.get(self._partition, key)
-            self._etag = None if row is None else row.etag
+        self._row.write(self._about)
 
     def leave(self) -> None:
         """Take the row away: a host that ends is not missed. Raises as `check_in`."""
-        if self._etag is not None:
-            self.gone(Seen(self._registry.host, timedelta(), self._etag))
+        self._row.remove()
 
     def others(self) -> list[Seen]:
         """The other hosts: one call. Raises as `check_in`."""
         rows = self._registry.table.scan(self._partition, FIRST, LAST)
-        return [_seen(row) for row in rows if row.key != _key(self._registry.host)]
+        return [_seen(row) for row in rows if row.key != self._row.key]
 
     def gone(self, host: Seen) -> bool:
         """Take the row of a missed host away; False when another host was faster, or it is there again."""
         try:
-            self._registry.table.commit(self._partition, [Delete(_key(host.name), host.etag)])
+            self._registry.table.commit(self._partition, [Delete(row_key(FIRST, host.name), host.etag)])
         except ConflictError:
             return False
         return True
@@ -108,8 +133,9 @@ def _version() -> str:
         return ""
 
 
-def _key(host: str) -> str:
-    return FIRST + quote(host, safe=" :").replace("%", "=")
+def row_key(kind: str, name: str) -> str:
+    """The key of a row of one kind, such as "host:", for a host or an app of that name."""
+    return kind + quote(name, safe=" :").replace("%", "=")
 
 
 def _seen(row: Row) -> Seen:

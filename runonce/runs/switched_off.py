@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from runonce.errors import ConflictError
-from runonce.runs.presence import partition
+from runonce.runs.presence import partition, row_key
 from runonce.stores.columns import compact
 from runonce.stores.protocols import Delete, Insert, Replace, Write
 
@@ -46,7 +45,7 @@ def note_switched_off(registry: Registry, app: str, off: Mapping[str, str]) -> N
         StoreError: Storage did not answer, or refused.
     """
     at = partition(registry.namespace)
-    key = FIRST + quote(app, safe=" :").replace("%", "=")
+    key = row_key(FIRST, app)
     row = registry.table.get(at, key)
     values = {"app": app, "functions": compact(dict(off))}
     write: Write

@@ -27,6 +27,7 @@ from runonce.execution.loop import close_body_loop
 from runonce.execution.threads import start_thread
 from runonce.hosts.functions.handlers import add_handler, give_up
 from runonce.hosts.functions.host_port import watch_host
+from runonce.hosts.functions.in_hand import InHand
 from runonce.hosts.functions.startup import left_out, look, most_deliveries, tell
 from runonce.hosts.manifest import RECOVERY, RECOVERY_TIMER, REQUESTS
 from runonce.hosts.runtime import Runtime
@@ -78,7 +79,8 @@ def make_app(root: Path) -> func.FunctionApp:
         app.function_name(job.name)(timer(_timer(runtime.dispatcher, job)))
     for name in off:
         runtime.jobs.pop(name, None)  # recovery would run what the host was told not to
-    _bind_handlers(app, runtime, most_deliveries(root))
+    in_hand = InHand(runtime)
+    _bind_handlers(app, runtime, in_hand, most_deliveries(root))
     timer = app.timer_trigger(arg_name="timer", schedule=RECOVERY_TIMER)
     note = partial(_note_switched_off, runtime, off)
     app.function_name(RECOVERY)(timer(_recovery(runtime.dispatcher, runtime.found, said, note)))
@@ -93,16 +95,18 @@ def make_app(root: Path) -> func.FunctionApp:
         tell(text)
     if RECOVERY in off:
         start_thread(note, "runonce-switched-off")
-    _stop_when_told(runtime)
+    _stop_when_told(runtime, in_hand)
+    if runtime.found.handlers and settings.transport == "storage":
+        start_thread(in_hand.run, "runonce-in-hand")
     return app
 
 
-def _bind_handlers(app: func.FunctionApp, runtime: Runtime, deliveries: int) -> None:
+def _bind_handlers(app: func.FunctionApp, runtime: Runtime, in_hand: InHand, deliveries: int) -> None:
     """Bind the handlers; one that cannot be is a broken file, and the others work."""
     found = runtime.found
     for name, handler in list(found.handlers.items()):
         try:
-            add_handler(app, runtime, handler, deliveries)
+            add_handler(app, runtime, handler, in_hand, deliveries)
         except SettingsError as error:
             found.broken.append(JobFileError(f"{found.files.get(name, name)}: {error}"))
             del found.handlers[name]
@@ -161,7 +165,7 @@ def _report(result: Result | None) -> None:
         raise JobFailedError(text) from result.error
 
 
-def _stop_when_told(runtime: Runtime) -> None:
+def _stop_when_told(runtime: Runtime, in_hand: InHand) -> None:
     """On SIGTERM, Ctrl-C or the host's own end tell what runs, wait for it, give back the rest, end the process."""
     dispatcher = runtime.dispatcher
     timeout = min(runtime.settings.shutdown_timeout, PATIENCE - RECORDING - LAST_WORDS)
@@ -186,6 +190,10 @@ def _stop_when_told(runtime: Runtime) -> None:
             dispatcher.abandon()
         if giving is not None:
             giving.join(RECORDING)
+        try:
+            in_hand.leave()
+        except StoreError as error:
+            log.warning("messages that were given back may come once more: %s", error)
         if number == HOST_GONE:
             return  # it still hands over what it had fetched, which is given back
         # As long as that takes, and no longer than the last words.

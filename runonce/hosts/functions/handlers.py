@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import logging
 import uuid
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -25,6 +26,7 @@ import azure.functions as func
 from runonce.errors import RunonceError, SettingsError, TransportError
 from runonce.execution.turns import Turns
 from runonce.hosts.runtime import check_transport
+from runonce.messages.ended import WHEN_STOPPING
 from runonce.transports.copies import copy_of, dead_copy
 from runonce.transports.protocols import Delivery
 from runonce.transports.settlement import DeadLetter, Reschedule, Settlement
@@ -32,6 +34,7 @@ from runonce.transports.settlement import DeadLetter, Reschedule, Settlement
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from runonce.hosts.functions.in_hand import InHand
     from runonce.hosts.runtime import Runtime
     from runonce.messages.definition import Handler
     from runonce.transports.bus_receiver import ServiceBusOriginals, Source
@@ -44,13 +47,16 @@ class DeadLetteredError(RunonceError):
     """The message cannot be handled; the broker puts it among the dead letters after its last delivery."""
 
 
-def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler, deliveries: int) -> None:
+def add_handler(
+    app: func.FunctionApp, runtime: Runtime, handler: Handler, in_hand: InHand, deliveries: int
+) -> None:
     """Bind a handler's function to its queue; where a subscription does not forward, another one to that.
 
     Args:
         app: The app.
         runtime: What handles the messages.
         handler: The handler.
+        in_hand: Is told of each message of a Storage queue while it is handled.
         deliveries: How often the host delivers a Storage queue's message before it puts that aside itself.
 
     Raises:
@@ -66,7 +72,9 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler, deliv
             connection=settings.storage.setting,
             data_type=func.DataType.BINARY,
         )
-        app.function_name(handler.name)(trigger(_function(runtime, handler, turns, from_storage, deliveries)))
+        app.function_name(handler.name)(
+            trigger(_function(runtime, handler, turns, from_storage, in_hand, deliveries))
+        )
         return
     connection = settings.servicebus
     if connection is None:
@@ -107,7 +115,12 @@ def add_handler(app: func.FunctionApp, runtime: Runtime, handler: Handler, deliv
 
 
 def _function(
-    runtime: Runtime, handler: Handler, turns: Turns, read: Callable[[Any], Delivery], deliveries: int = 0
+    runtime: Runtime,
+    handler: Handler,
+    turns: Turns,
+    read: Callable[[Any], Delivery],
+    in_hand: InHand | None = None,
+    deliveries: int = 0,
 ) -> Callable[..., Any]:
     """The function the worker calls; its parameter's annotation tells the worker what to make of the message."""
 
@@ -115,7 +128,8 @@ def _function(
     def handle(message: Any) -> None:
         delivery = read(message)
         early: list[Settlement] = []
-        with turns.one() as turn:
+        having = in_hand.having(handler.queue, delivery.receipt) if in_hand else nullcontext()
+        with having, turns.one() as turn:
 
             def given_up(settlement: Settlement) -> None:
                 """Its function does not end, which only the host can change; the message goes on without it."""
@@ -186,9 +200,11 @@ def give_up(runtime: Runtime) -> None:
     for working in runtime.deliverer.running:
         try:
             settlement = runtime.deliverer.finish(working, None, SystemExit())
-            # What is held as unknown now comes back with its message, and is put aside then.
+            # What is held as unknown now is put aside when its message comes again, of which there must be but one.
             if working.handler.on_abandoned != "hold":
                 settle(runtime, working.handler, working.delivery, settlement)
+            elif (receipt := working.delivery.receipt) is not None:
+                cast("StorageSender", runtime.sender).show(working.handler.queue, receipt, WHEN_STOPPING)
         except RunonceError as error:
             log.warning(
                 "handler %s: not given back, it comes again by itself: %s", working.handler.name, error

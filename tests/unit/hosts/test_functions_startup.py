@@ -51,7 +51,8 @@ def wrong(message: Message) -> None:
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNONCE_STORAGE", "UseDevelopmentStorage=true")
-    monkeypatch.setattr("runonce.hosts.functions.app._stop_when_told", lambda _: None)
+    monkeypatch.setattr("runonce.hosts.functions.app._stop_when_told", lambda *_: None)
+    monkeypatch.setattr("runonce.hosts.functions.app.InHand.run", lambda _: None)
     monkeypatch.setattr("runonce.hosts.functions.startup._answers", lambda *_: True)
     stores = memory_stores(SystemClock())
     monkeypatch.setattr("runonce.stores.azure.stores.azure_stores", lambda *_, **__: stores)

@@ -1,0 +1,139 @@
+"""The Storage queue messages that a worker has, written down so that they come again soon if it is killed.
+
+The host hides what it receives for ten minutes, and nobody but a holder of its pop receipt can end that. So each
+worker keeps the receipts of what it has had for a second in a row of its own, and whoever finds that such a row has
+had no sign of life shows its messages again, for when their claims have ended too. Nothing is decided by that: a
+message that comes once more too soon, or is done, meets its claim. After five minutes the host hides a message anew,
+under a receipt that nobody is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, cast
+
+from runonce.errors import ConflictError, StoreError, TransportError
+from runonce.messages.plan import RESOLUTION
+from runonce.runs.presence import CHECK_IN, MISSED, OwnRow, partition, row_key
+from runonce.stores.columns import LONGEST_COLUMN
+from runonce.stores.protocols import Delete
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runonce.hosts.runtime import Runtime
+    from runonce.stores.protocols import Row
+    from runonce.transports.storage import StorageSender
+
+log = logging.getLogger("runonce.functions")
+
+FIRST, LAST = "hand:", "hand;"
+EVERY = 1.0
+"""Seconds between looks at what this worker has."""
+IDLE = 60.0
+"""Seconds between looks at other workers' rows while there are none."""
+
+
+class InHand:
+    """What this worker has, and the rows of all workers."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime, self._registry = runtime, runtime.runs
+        self._row = OwnRow(self._registry, row_key(FIRST, runtime.host))
+        self._lock = threading.Lock()
+        self._have: set[str] = set()
+        self._before: set[str] = set()
+        """What it had at the last look."""
+        self._written: set[str] = set()
+        self._ended = threading.Event()
+
+    @contextmanager
+    def having(self, queue: str, receipt: tuple[str, str] | None) -> Iterator[None]:
+        """A message is in hand for as long as the block runs."""
+        if receipt is None:
+            yield
+            return
+        entry = " ".join((queue, *receipt))
+        with self._lock:
+            self._have.add(entry)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._have.discard(entry)
+
+    def run(self) -> None:
+        """Keep the row, and look after those of others, until `leave`."""
+        clock = self._runtime.clock
+        beat_at = look_at = clock.elapsed()
+        while not clock.wait(self._ended, EVERY):
+            now = clock.elapsed()
+            try:
+                if self.keep(alive=now >= beat_at):
+                    beat_at = now + CHECK_IN
+                if now >= look_at:
+                    look_at = now + (CHECK_IN if self.look() else IDLE)
+            except (StoreError, TransportError) as error:
+                log.debug("messages in hand: trying again: %s", error)
+
+    def leave(self) -> None:
+        """Take the row away: what this worker had is settled, or sent back.
+
+        Raises:
+            StoreError: It stays, and its messages may come once more, which harms nothing.
+        """
+        self._ended.set()
+        self._row.remove()
+
+    def keep(self, *, alive: bool) -> bool:
+        """Write the row where what it says has changed, or as a sign of life; whether it was written."""
+        with self._lock:
+            have = set(self._have)
+        lasting, self._before = have & self._before, have
+        if lasting == self._written and not (lasting and alive):
+            return False
+        if lasting:
+            lease = self._runtime.settings.claim_lease
+            if not self._row.write({"claim_lease": lease, "messages": "\n".join(_fitting(lasting))}):
+                return False
+        else:
+            self._row.remove()
+        self._written = lasting
+        return True
+
+    def look(self) -> bool:
+        """Show again what workers had that are gone; whether other workers have anything."""
+        at = partition(self._registry.namespace)
+        others = [row for row in self._registry.table.scan(at, FIRST, LAST) if row.key != self._row.key]
+        for row in others:
+            if row.read_at - row.timestamp > MISSED:
+                self._show_again(row)
+                with suppress(ConflictError):  # another worker did the same, or that one lives
+                    self._registry.table.commit(at, [Delete(row.key, row.etag)])
+        return bool(others)
+
+    def _show_again(self, row: Row) -> None:
+        sender = cast("StorageSender", self._runtime.sender)
+        silent = (row.read_at - row.timestamp).total_seconds()
+        wait = max(0.0, float(row.values["claim_lease"]) + RESOLUTION - silent)
+        entries = str(row.values["messages"]).splitlines()
+        shown = 0
+        for entry in entries:
+            queue, *receipt = entry.split(" ")
+            shown += sender.show(queue, (receipt[0], receipt[1]), wait)
+        log.warning(
+            "a worker that had %d messages has not been heard of for %.0f s: %d of them come again in %.0f s",
+            *(len(entries), silent, shown, wait),
+        )
+
+
+def _fitting(entries: set[str]) -> Iterator[str]:
+    """As many of them as a row takes, which are some hundreds."""
+    left = LONGEST_COLUMN
+    for entry in sorted(entries):
+        left -= len(entry) + 1
+        if left < 0:
+            return
+        yield entry
