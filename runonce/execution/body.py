@@ -12,6 +12,7 @@ import traceback
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from runonce.errors import HostStopping, PermanentError
@@ -23,6 +24,7 @@ from runonce.stores.columns import LONGEST_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextvars import Context
 
     from runonce.execution.loop import End
     from runonce.execution.registry import Registry
@@ -45,6 +47,12 @@ class Begun:
     stop: StopSignal
     ended: Future[End] = field(default_factory=Future)
     """How an async body ended; set before, it is waited for no longer."""
+    context: Context | None = None
+    """The context variables to run it with, where hooks may have set some."""
+
+    def within(self, call: Callable[[], T]) -> T:
+        """Make a call with its context variables."""
+        return call() if self.context is None else self.context.run(call)
 
     def call(self) -> Any:
         """Call the body."""
@@ -66,7 +74,9 @@ class Steps(Generic[B, A]):
         if not isinstance(begun, Begun):
             return begun
         end: End = None, begun.stop.cause  # a host may have been told to stop meanwhile
-        return self.finish(cast("B", begun), *(end if end[1] is not None else _called(begun)))
+        if end[1] is None:
+            end = begun.within(lambda: _called(begun))
+        return begun.within(lambda: self.finish(cast("B", begun), *end))
 
     async def run_async(self) -> A:
         """The same for a host with an event loop of its own, which may cancel us at any time."""
@@ -77,9 +87,11 @@ class Steps(Generic[B, A]):
             begun.stop.set(HostStopping())
         end: End = None, begun.stop.cause
         if end[1] is None:
-            body_loop().run(lambda: _awaited(begun, begun.call), begun.stop, begun.ended)
+            run = partial(body_loop().run, lambda: _awaited(begun, begun.call), begun.stop, begun.ended)
+            begun.within(run)
             end, _ = await _to_its_end(begun.ended, lambda: begun.stop.set(HostStopping()))
-        answer, _ = await _to_its_end(in_thread(lambda: self.finish(cast("B", begun), *end)))
+        finish = partial(self.finish, cast("B", begun), *end)
+        answer, _ = await _to_its_end(begun.within(lambda: in_thread(finish)))
         return answer
 
 

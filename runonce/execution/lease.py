@@ -68,6 +68,8 @@ class Lease:
         """Closed or lost: nothing is left to renew or to watch."""
         self._thread: threading.Thread | None = None
         self._keeper: Keeper | None = None
+        self.renewed_late = 0.0
+        """Seconds that the latest of its renewals began behind its time."""
         self._on_lost: Callable[[LeaseLost], None] = lambda _: None
 
     @classmethod
@@ -204,6 +206,7 @@ class Lease:
         due = self._trusted_until - (self._terms.duration - self._terms.margin) + self._terms.renewal
         while not self._clock.wait(self._ended, min(due, self._trusted_until) - self._clock.elapsed()):
             late = self._clock.elapsed() - min(due, self._trusted_until)
+            self.renewed_late = max(self.renewed_late, late)
             if late > STARVED:
                 log.warning("lease %s: %s", self.name, STARVING % late)
             if self._clock.elapsed() >= self._trusted_until:

@@ -16,6 +16,13 @@ T = TypeVar("T")
 
 def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
     """Start a daemon thread that logs under the invocation that starts it."""
+    thread = threading.Thread(target=carried(target), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def carried(target: Callable[[], object]) -> Callable[[], None]:
+    """The call as another thread can make it: with this one's context variables, and under its invocation."""
     context = contextvars.copy_context()
     invocation_id = getattr(_thread_local(), "invocation_id", None)
 
@@ -24,9 +31,7 @@ def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
             _thread_local().invocation_id = invocation_id
         context.run(target)
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    return thread
+    return run
 
 
 def in_thread(call: Callable[[], T], name: str = "begin-or-finish") -> Future[T]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from runonce.clock import SystemClock
 from runonce.errors import MissingExtraError, SettingsError
+from runonce.execution import hooks
 from runonce.execution.log import host_name
 from runonce.execution.registry import Registry
 from runonce.execution.stop import StopSignal
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 LONGEST = {"storage": 55, "servicebus": LONGEST_ENTITY}
 """Characters of a queue's name; a Storage queue's are Azure's 63, less "-poison"."""
+LAST_WORDS = 5.0
+"""Seconds that a process which ends waits for its hooks to hear of everything."""
 
 
 class Runtime:
@@ -79,6 +82,7 @@ class Runtime:
         return self
 
     def __exit__(self, *_: object) -> None:
+        hooks.drain(LAST_WORDS)
         self._made.close()
 
     @cached_property

@@ -56,6 +56,8 @@ class Settled(NamedTuple):
 
     settlement: Settlement
     row: MessageRow | None
+    written: bool = False
+    """Whether this delivery has changed the row."""
 
 
 def claim_message(
@@ -84,13 +86,16 @@ def claim_message(
     read: Row | None = None
     look = delivered.redelivered
     failure: StoreError | None = None
+    taken_over: float | None = None
     for _ in range(TRIES):
         try:
             if look:
                 read = registry.table.get(*at)
             row = None if read is None else decode_message(read)
             if read and row and row.holder == arrival.holder and row.state is State.CLAIMED:
-                return MessageClaim(registry, handler, at, row, read.etag, started)  # an earlier try of ours
+                # An earlier try of ours.
+                return MessageClaim(registry, handler, at, row, read.etag, started, taken_over)
+            taken_over = _taken_over(row, read)
             verdict = judge(row, read)
             if verdict.row is None:
                 return Settled(verdict.settlement, row)
@@ -101,9 +106,16 @@ def claim_message(
             look, failure = True, error
         else:
             if isinstance(verdict, Claimable):
-                return MessageClaim(registry, handler, at, after, etag, started)
-            return Settled(verdict.settlement, after)
+                return MessageClaim(registry, handler, at, after, etag, started, taken_over)
+            return Settled(verdict.settlement, after, written=True)
     raise StoreUnavailableError(f"Handler {handler.name}, message {delivered.message_id}: {failure}")
+
+
+def _taken_over(row: MessageRow | None, read: Row | None) -> float | None:
+    """Seconds since its holder's last sign of life, where it is still claimed."""
+    if row is None or read is None or row.state is not State.CLAIMED:
+        return None
+    return (read.read_at - read.timestamp).total_seconds()
 
 
 class _Judge:
@@ -142,12 +154,15 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         row: MessageRow,
         etag: str,
         started: float,
+        taken_over: float | None = None,
     ) -> None:
         partition, key = place
         super().__init__(registry, partition, (key,), (row,), (etag,))
         self._handler = handler
         self._lost: LeaseLost | None = None
         self._let_go = False
+        self.taken_over = taken_over
+        """Seconds since the last sign of life of a holder that died, where this claim follows it."""
         self.lock: Lease | None = None
         """What must be held too while the handler works; its end is recorded without it."""
         self._trust(started)

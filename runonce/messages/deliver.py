@@ -32,8 +32,9 @@ from runonce.execution.log import run_logger
 from runonce.execution.registry import Registry
 from runonce.execution.stop import StopSignal
 from runonce.execution.terms import terms
+from runonce.messages import telling
 from runonce.messages.backoff import backoff
-from runonce.messages.claim import Delivered, MessageClaim, claim_message
+from runonce.messages.claim import Delivered, MessageClaim, Settled, claim_message
 from runonce.messages.ended import WHEN_STOPPING, Working, escaped, finished, named, say, unrecorded
 from runonce.messages.heartbeat import Heartbeats, over_its_time
 from runonce.messages.lock import LockToken, lock_path, take_lock
@@ -90,11 +91,17 @@ class Deliverer(Flow[Working]):
         While the message waits for its handler's lock, others may have its `turn`. `given_up` is called with how it is
         to be settled where its handler does not end within its terms, and so this does not return.
         """
-        return Steps(lambda: self.begin(handler, delivery, turn, given_up), self.finish).run()
+        return self._steps(handler, delivery, turn, given_up).run()
 
     async def deliver_async(self, handler: Handler, delivery: Delivery) -> Settlement:
         """The same for an async handler, without blocking the event loop this is called on."""
-        return await Steps(lambda: self.begin(handler, delivery), self.finish).run_async()
+        return await self._steps(handler, delivery).run_async()
+
+    def _steps(self, handler: Handler, delivery: Delivery, *how: Any) -> Steps[Working, Settlement]:
+        def begin() -> Working | Settlement:
+            return telling.not_run(self.registry, handler, delivery, self.begin(handler, delivery, *how))
+
+        return Steps(begin, self.finish)
 
     # -- begin ----------------------------------------------------------------------------------------------
 
@@ -116,9 +123,12 @@ class Deliverer(Flow[Working]):
             try:
                 working = self._begin(handler, delivery, turn, given_up)
             except Exception as error:  # noqa: BLE001 - it is told in the log
-                return escaped(handler, delivery, error)
+                settlement = escaped(handler, delivery, error)
+                telling.unclaimed(self.registry, handler, delivery, settlement)
+                return settlement
             if isinstance(working, Working):
                 self._inflight.add(working)
+                telling.begins(working)
             return working
 
     def _begin(
@@ -133,7 +143,9 @@ class Deliverer(Flow[Working]):
         except PermanentError as bad:
             reason = bad.reason if isinstance(bad, BadMessageError) else type(bad).__name__
             log.error("%s", bad)  # noqa: TRY400 - the message says what is wrong with the other message
-            return DeadLetter(reason, str(bad))
+            settlement = DeadLetter(reason, str(bad))
+            telling.unclaimed(self.registry, handler, delivery, settlement)
+            return settlement
         message = prepared.message
         delivered = Delivered(
             key=message.key,
@@ -152,7 +164,7 @@ class Deliverer(Flow[Working]):
             log.error("handler %s, message %s: %s", handler.name, message.message_id, error)  # noqa: TRY400 - its text is all there is to know
             return Reschedule(backoff(delivery.reschedules), str(error))
         if not isinstance(claimed, MessageClaim):
-            return self._settled(handler, delivery, *claimed)
+            return self._settled(handler, delivery, claimed)
         working = self._working(handler, delivery, prepared, claimed, given_up)
         try:
             return self._start(working, prepared.lock, turn)
@@ -160,10 +172,9 @@ class Deliverer(Flow[Working]):
             self._let_go(working)
             raise
 
-    def _settled(
-        self, handler: Handler, delivery: Delivery, settlement: Settlement, row: MessageRow | None
-    ) -> Settlement:
+    def _settled(self, handler: Handler, delivery: Delivery, settled: Settled) -> Settlement:
         """A delivery that runs nothing. What its message has sent, or had still to send, is sent once more."""
+        settlement, row, written = settled
         mine = not isinstance(settlement, Reschedule) and getattr(settlement, "reason", "") != "KeyReused"
         if row is not None and mine:
             trouble = send_kept(self._sender, handler, delivery, row)
@@ -173,6 +184,10 @@ class Deliverer(Flow[Working]):
                 return Complete(duplicate=True)
         if isinstance(settlement, DeadLetter):
             log.error("handler %s, message %s: %s", handler.name, delivery.message_id, settlement.description)
+            if not mine:
+                telling.unclaimed(self.registry, handler, delivery, settlement)
+            elif row is not None and written:
+                telling.put_aside(self.registry, row, settlement)
         return named(handler, delivery, settlement)
 
     def _working(
@@ -266,6 +281,7 @@ class Deliverer(Flow[Working]):
             log.warning("handler %s: not released, its claim ends by itself: %s", working.handler.name, error)
         finally:
             self._let_go(working)
+        telling.put_aside(self.registry, working.claim.row, settlement)
         return named(working.handler, working.delivery, settlement)
 
     def _let_go(self, working: Working) -> None:
@@ -302,6 +318,7 @@ class Deliverer(Flow[Working]):
         settlement = named(working.handler, working.delivery, settlement)
         working.settled.set_result(settlement)
         say(working, settlement, error)
+        telling.ended(working, settlement, error)
         return settlement
 
     def _give_up(self, working: Working) -> None:

@@ -23,6 +23,7 @@ from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Sett
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from runonce.execution.events import MessageBegun
     from runonce.execution.lease import Lease
     from runonce.execution.registry import Registry
     from runonce.execution.terms import Terms
@@ -56,6 +57,9 @@ class Working(Begun):
     ending: threading.Lock = field(default_factory=threading.Lock)
     """Taken by whoever finishes it first: its own thread, or the one that waits for it no longer."""
     settled: Future[Settlement] = field(default_factory=Future)
+    told: MessageBegun | None = None
+    """What hooks were told of it, where anybody listens."""
+    began_at: float = 0.0
 
 
 def finished(working: Working, result: Any, error: BaseException | None) -> Settlement:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from runonce.errors import ConflictError, Fenced, StoreError, StoreUnavailableError
 from runonce.execution.owned import Owned
 from runonce.execution.patience import patiently
+from runonce.runs import telling
 from runonce.runs.overflow import spilled
 from runonce.runs.plan import By, Claimant, Plan, Refused, admit, params_for, passed_over, plan, within
 from runonce.runs.rows import (
@@ -32,7 +33,8 @@ from runonce.runs.rows import (
     job_key,
     run_key,
 )
-from runonce.runs.table import read_job, read_run, record_beside, write
+from runonce.runs.table import find_run, read_job, record_beside, write
+from runonce.runs.troubles import missing, troubled
 from runonce.runs.versions import left_behind, of_this_version, together
 from runonce.stores.columns import to_text
 from runonce.stores.protocols import Insert, Write
@@ -87,6 +89,8 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
     unknown = False
     look_at_run = by == "hand"
     beside = False  # whether the record of what was skipped found a row in its place
+    news: tuple[JobRow, Plan, datetime | None] | None = None  # what the latest write was to record
+    taken_over: float | None = None
 
     def read(call: Callable[[], T]) -> T:
         # What may be ours already is not left lying: its host would count as dead.
@@ -104,15 +108,18 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
         who = replace(who, params=known)
         previous = None
         if look_at_run or fire_time in row.pending:
-            previous = read(partial(read_run, registry, job.name, fire_time, known))
+            previous = read(partial(find_run, registry, job.name, fire_time, known))
         if unknown and previous is not None and previous[0].holder == lease.holder and etag is not None:
+            _tell(registry, news)
             return Claim(
-                registry, job, lease, (row, previous[0]), (etag, previous[1])
+                registry, job, lease, (row, previous[0]), (etag, previous[1].etag), taken_over
             )  # it was carried out, its reply was lost
         planned = plan(job, row, None if previous is None else previous[0], fire_time, who)
-        row, moved = spilled(planned.job)
+        marked, missed = missing(row, planned.job, planned.skipped, server_now - grace, who.now)
+        row, moved = spilled(marked)
         planned = replace(planned, job=row)
-        writes = _claim_writes(planned, etag, None if previous is None else previous[1])
+        taken_over, news = _taken_over(previous), (before, planned, missed)
+        writes = _claim_writes(planned, etag, None if previous is None else previous[1].etag)
         skipped = together(planned.skipped, left_behind(job, before, row, server_now - grace, who.now))
         if skipped is not None:
             beside_it = partial(record_beside, registry, skipped)
@@ -129,9 +136,10 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
             look_at_run = True  # the run's row may be there although the job's row does not know it
             beside = beside or error.index > 1
             continue
+        _tell(registry, news)
         if planned.refused is not None or planned.run is None:
             return planned.refused or Refused("nothing to do")
-        return Claim(registry, job, lease, (planned.job, planned.run), (etags[0], etags[1]))
+        return Claim(registry, job, lease, (planned.job, planned.run), (etags[0], etags[1]), taken_over)
     raise StoreUnavailableError(
         f"Job {job.name}, fire time {fire_time}: its rows changed {TRIES} times while being claimed; "
         f"it stays due and the next recovery tick tries again."
@@ -145,6 +153,22 @@ def _claim_writes(planned: Plan, job_etag: str | None, run_etag: str | None) -> 
     return writes
 
 
+def _taken_over(previous: tuple[RunRow, Row] | None) -> float | None:
+    """Seconds since the last write of the attempt before, where that is not known to have ended: its host died."""
+    if previous is None or previous[0].outcome is not Outcome.RUNNING:
+        return None
+    return (previous[1].read_at - previous[1].timestamp).total_seconds()
+
+
+def _tell(registry: Registry, news: tuple[JobRow, Plan, datetime | None] | None) -> None:
+    if news is None:
+        return
+    before, planned, missed = news
+    telling.missed(registry, before, planned.job, missed)
+    if planned.run is not None and planned.refused is not None:
+        telling.recorded(registry, planned.run, before.troubles, planned.job.troubles)
+
+
 class Claim(Owned[tuple[JobRow, RunRow]]):
     """A fire time that is ours, until it is finished or somebody newer takes it."""
 
@@ -155,11 +179,22 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         lease: Lease,
         rows: tuple[JobRow, RunRow],
         etags: tuple[str, str],
+        taken_over: float | None = None,
     ) -> None:
         keys = (job_key(job.name), run_key(job.name, rows[1].fire_time, rows[1].params))
         super().__init__(registry, registry.namespace, keys, rows, etags)
         self._job = job
         self._lease = lease
+        self.registry = registry
+        self.taken_over = taken_over
+        """Seconds since the last write of an attempt whose host died, where this one follows it."""
+        self.troubles_before: Mapping[str, str] = {}
+        """What was wrong with the job before this run ended."""
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """What is wrong with the job, as the row was last written or read."""
+        return self._rows[0].troubles
 
     @property
     def run(self) -> RunRow:
@@ -218,8 +253,9 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
                 pending[fire_time] = Pending("stopped", now, asked_at=now, params=self.run.params)
             if outcome.is_final and outbox:
                 pending[fire_time] = Pending("unsent", now, asked_at=now, params=self.run.params)
+            self.troubles_before = row.troubles
             return replace(
-                row,
+                troubled(row, outcome, now),
                 running=None,
                 holder="",
                 pending=pending,

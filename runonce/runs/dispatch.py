@@ -28,6 +28,7 @@ from runonce.errors import (
     StoreUnavailableError,
     TimeLimitExceeded,
 )
+from runonce.execution import hooks
 from runonce.execution.blobs import Blobs
 from runonce.execution.body import Begun, Flow, Steps, brief, told
 from runonce.execution.ending import Ending, judge
@@ -38,6 +39,7 @@ from runonce.execution.server_clock import ServerClock
 from runonce.execution.stop import StopSignal
 from runonce.execution.terms import Terms, terms
 from runonce.execution.threads import start_thread
+from runonce.runs import telling
 from runonce.runs.claim import Claim, claim
 from runonce.runs.follow_ups import send_left
 from runonce.runs.plan import By, Refused
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from runonce.clock import Clock
+    from runonce.execution.events import RunBegun
     from runonce.execution.keeper import Keeper
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.follow_ups import FollowUps
@@ -64,6 +67,8 @@ OUT_OF_REACH_AGAIN = 60.0
 """Seconds until a run goes on whose calls to storage got no answer for a minute."""
 LONGEST_PUT_BACK = timedelta(minutes=5)
 """A request that is not due yet comes again by then at the latest; clocks are apart by more only by mistake."""
+LAST_WORDS = 1.0
+"""Seconds for hooks to hear of runs that did not stop."""
 EARLY = timedelta(seconds=1)
 """How early a fire time may be asked for: hosts' clocks differ a little."""
 
@@ -79,6 +84,9 @@ class Started(Begun):
     deadline: float
     """The elapsed time at which it must have ended."""
     over: threading.Event = field(default_factory=threading.Event)
+    told: RunBegun | None = None
+    """What hooks were told of it, where anybody listens."""
+    began_at: float = 0.0
 
 
 class Dispatcher(Flow[Started]):
@@ -157,7 +165,9 @@ class Dispatcher(Flow[Started]):
 
     def _steps(self, job: ScheduledJob, fire_time: datetime, by: By, params: str) -> Steps[Started, Result]:
         return Steps(
-            lambda: self.begin(job, fire_time, by=by, params=params),
+            lambda: telling.not_run(
+                self.settings.namespace, self.begin(job, fire_time, by=by, params=params)
+            ),
             lambda started, _, error: self.finish(started, error),
         )
 
@@ -173,6 +183,7 @@ class Dispatcher(Flow[Started]):
             return self._begin(job, fire_time.astimezone(UTC).replace(microsecond=0), by=by, params=params)
 
     def _begin(self, job: ScheduledJob, fire_time: datetime, *, by: By, params: str) -> Started | Result:
+        asked_at = self.clock.elapsed()
         try:
             lease = Lease.acquire(
                 self.stores.leases, self.registry.lock_name(job.name), self.settings.lease, self.clock
@@ -181,7 +192,8 @@ class Dispatcher(Flow[Started]):
                 again_at = self.clock.now() + timedelta(seconds=self.settings.lease.duration)
                 return replace(self._refused(job, fire_time, Refusal.HELD_ELSEWHERE), again_at=again_at)
         except StoreError as error:
-            return self._not_claimed(job, fire_time, error)
+            return telling.not_claimed(job, fire_time, error)
+        leased_at = self.clock.elapsed()
         try:
             self.server_clock.note(lease.server_now())
             claimed = claim(
@@ -189,7 +201,7 @@ class Dispatcher(Flow[Started]):
             )
         except (StoreError, RunInterrupted) as error:
             lease.release()
-            return self._not_claimed(job, fire_time, error)
+            return telling.not_claimed(job, fire_time, error)
         except BaseException:
             lease.release()
             raise
@@ -205,24 +217,17 @@ class Dispatcher(Flow[Started]):
             return replace(result, refusal=Refusal.TURNED_AWAY)
         stop = StopSignal(self.stop)
         try:
-            return self._start(job, claimed, lease, stop)
+            started = self._start(job, claimed, lease, stop)
         except BaseException:  # such as no thread for the renewal: nobody would ever finish it
             stop.detach()
             lease.release()
             raise
+        telling.begins(started, asked_at, leased_at)
+        return started
 
     @staticmethod
     def _refused(job: ScheduledJob, fire_time: datetime, refusal: Refusal) -> Result:
         return Result(job.name, fire_time, Outcome.SKIPPED, str(refusal), refusal=refusal)
-
-    @staticmethod
-    def _not_claimed(job: ScheduledJob, fire_time: datetime, error: StoreError | RunInterrupted) -> Result:
-        refusal = Refusal.NOT_CLAIMED if isinstance(error, StoreError) else Refusal.LEASE_LOST
-        if isinstance(error, StoreUnavailableError):
-            refusal = Refusal.OUT_OF_REACH
-        reason = f"{refusal}: {error}"
-        log.warning("job %s, fire time %s: %s", job.name, fire_time, reason)
-        return Result(job.name, fire_time, Outcome.SKIPPED, reason, error=error, refusal=refusal)
 
     def _start(self, job: ScheduledJob, claimed: Claim, lease: Lease, stop: StopSignal) -> Started:
         limits = terms(job.max_runtime, self.settings.shutdown_timeout, self.clock.elapsed())
@@ -289,7 +294,7 @@ class Dispatcher(Flow[Started]):
             self._inflight.remove(started)
         if result.again_at is not None:
             self._ask(started.job.name, result.fire_time, "retrying", result.again_at - self.clock.now())
-        self._say(started, result)
+        telling.ended(started, result)
         return result
 
     def _hand_on(self, started: Started) -> None:
@@ -368,18 +373,8 @@ class Dispatcher(Flow[Started]):
             reason = f"ended as {result.outcome}, which could not be recorded: {trouble}"
             error = trouble if isinstance(trouble, RunonceError) else StoreError(reason)
             return replace(result, outcome=Outcome.UNKNOWN, reason=reason, error=error, again_at=None)
+        telling.recorded_by(started.claim, result.error)
         return result
-
-    def _say(self, started: Started, result: Result) -> None:
-        say = started.run.log
-        if result.outcome is Outcome.SUCCEEDED:
-            say.info("succeeded")
-        elif result.outcome is Outcome.STOPPED:
-            say.info("stopped: %s", result.reason)
-        elif result.outcome is Outcome.RETRYING:
-            say.warning("failed and will be tried again: %s", result.reason)
-        else:
-            say.error("%s: %s", result.outcome, result.reason, exc_info=result.error)
 
     # -- stopping -------------------------------------------------------------------------------------------
 
@@ -393,6 +388,9 @@ class Dispatcher(Flow[Started]):
             if started.job.on_abandoned == "hold":  # its code is cut off wherever it is
                 outcome, reason = Outcome.UNKNOWN, f'{reason}, and on_abandoned="hold"'
             self._record(started, Result(started.job.name, row.fire_time, outcome, reason, row.attempt))
+        hooks.drain(
+            LAST_WORDS
+        )  # while nobody else can begin, for what did not stop goes on until its process ends
         for started in left:  # not before all are recorded: somebody else may begin then
             started.lease.release()
         for started in left:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runonce.execution.options import MAX_ABANDONED
 from runonce.runs.rows import AGAIN, KEPT_ATTEMPTS, JobRow, Outcome, Pending, RunRow
+from runonce.runs.troubles import troubled
 from runonce.schedules.misfire import Misfire, missed
 from runonce.schedules.schedule import LATE
 from runonce.stores.columns import to_text
@@ -187,7 +188,7 @@ def _without(row: JobRow, previous: RunRow, final: RunRow | None, refused: Refus
     row = replace(row, pending=pending, running=running)
     if final is not None:
         row = replace(
-            row,
+            row if final.finished_at is None else troubled(row, final.outcome, final.finished_at),
             last_fire_time=final.fire_time,
             last_params=final.params,
             last_outcome=final.outcome,

@@ -14,12 +14,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from runonce.errors import ConflictError, StoreError
+from runonce.runs import telling
 from runonce.runs.audit import log_heartbeat
 from runonce.runs.overflow import returned
 from runonce.runs.plan import account_for_missed, within
 from runonce.runs.requests import ASK_AGAIN, Request, send_request
 from runonce.runs.rows import Pending
 from runonce.runs.table import commit_with, fresh_job, read_jobs
+from runonce.runs.troubles import missing
 from runonce.runs.versions import left_behind, of_this_version, schedule_text, together, without_gone
 from runonce.schedules.schedule import LATE
 from runonce.schedules.zones import SECOND
@@ -115,6 +117,7 @@ def _recover_job(
     counted, skipped = _counted(dispatcher, job, row, now, starting=starting)
     changed = left_behind(job, before, counted, now - dispatcher.grace, now)
     counted, closed = without_gone(job, counted, now - dispatcher.grace, now)
+    counted, missed = missing(row, counted, skipped, now - dispatcher.grace, now)
     fire_time = _next_to_ask(counted, now)
     if fire_time is not None:
         pending = counted.pending[fire_time]
@@ -125,6 +128,7 @@ def _recover_job(
     if not (fire_time or skipped or moved or is_new) and counted.pending == row.pending:
         return None  # the watermark alone is not worth a write every minute
     commit_with(dispatcher.registry, counted, etag, skipped, moved)
+    telling.missed(dispatcher.registry, before, counted, missed)
     if fire_time is None:
         return None
     request = Request(job.name, fire_time, counted.pending[fire_time].why)

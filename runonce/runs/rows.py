@@ -143,6 +143,8 @@ class JobRow(Columns):
     last_params: str = ""
     last_outcome: str = ""
     last_finished_at: datetime | None = None
+    troubles: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong since when ("failed", "held", "missed"): one incident, until a run succeeds."""
     history_from: datetime | None = None
     """Runs of earlier fire times may have been removed, so that a missing row does not say that nothing ran."""
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from runonce.execution.registry import Registry
+    from runonce.stores.protocols import Row
 
 
 log = logging.getLogger("runonce.runs.table")
@@ -71,8 +72,16 @@ def read_run(
     registry: Registry, name: str, fire_time: datetime, params: str = ""
 ) -> tuple[RunRow, str] | None:
     """The row of a fire time's run and its ETag, or None."""
+    found = find_run(registry, name, fire_time, params)
+    return None if found is None else (found[0], found[1].etag)
+
+
+def find_run(
+    registry: Registry, name: str, fire_time: datetime, params: str = ""
+) -> tuple[RunRow, Row] | None:
+    """The row of a fire time's run, and as it was read, or None."""
     row = registry.table.get(registry.namespace, run_key(name, fire_time, params))
-    return None if row is None else (decode_run(row), row.etag)
+    return None if row is None else (decode_run(row), row)
 
 
 def write(row: JobRow | RunRow, etag: str | None) -> Write:

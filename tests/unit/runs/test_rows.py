@@ -42,6 +42,7 @@ FULL_JOB = JobRow(
     last_fire_time=THREE,
     last_outcome="succeeded",
     last_finished_at=SOON,
+    troubles={"failed": "2026-11-29T03:00:01Z", "missed": "2026-11-29T04:00:00Z"},
 )
 FULL_RUN = RunRow(
     job="nightly",

@@ -20,7 +20,7 @@ KINDS: dict[str, Any] = {"job": JobRow, "run": RunRow, "message": MessageRow}
 GONE: dict[str, Any] = {"job": {}, "run": {}, "message": {"result": "null"}}
 """Columns that there are no more, and that are kept where they are."""
 LATER = {
-    "job": {"since", "marks", "more", "last_params", "history_from"},
+    "job": {"since", "marks", "more", "last_params", "history_from", "troubles"},
     "run": {"survived", "decisions", "params", "follow_ups", "outbox"},
     "message": {"survived", "superseded", "dead_as"},
 }
