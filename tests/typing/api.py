@@ -28,6 +28,7 @@ from runonce import (
     handler,
     scheduled,
 )
+from runonce.hooks import Hooks, Incident, MessageBegun, RunBegun, RunEnded, Sending, add, remove
 from runonce.hosts.functions import build
 from runonce.testing import (
     Complete,
@@ -149,6 +150,39 @@ def send() -> None:
     enqueue("place_order", {"id": 1})  # type: ignore[arg-type]
     enqueue(nightly, {"id": 1})  # type: ignore[arg-type]
     assert_type(effects(place_order), Iterator[dict[str, str | int | float | bool]])
+
+
+class Watching(Hooks):
+    """A hook."""
+
+    def before_run(self, run: RunBegun) -> None:
+        """What a run is."""
+        assert_type(run.fire_time, datetime)
+        run.attempt = 2  # type: ignore[misc]
+
+    def after_run(self, ended: RunEnded) -> None:
+        """How it ended."""
+        assert_type(ended.run.job, str)
+
+    def before_message(self, message: RunBegun) -> None:  # type: ignore[override]
+        """Another event."""
+
+    def on_incident(self, incident: Incident) -> None:
+        """An incident."""
+        assert_type(incident.since, datetime | None)
+
+    def before_send(self, sending: Sending) -> None:
+        """Headers."""
+        sending.headers["colour"] = "red"
+
+
+def watch(message: MessageBegun) -> None:
+    """Hooks are objects."""
+    assert_type(message.headers, dict[str, str])
+    watching = Watching()
+    add(watching)
+    remove(watching)
+    add(Watching)  # type: ignore[arg-type]
 
 
 def app() -> func.FunctionApp:
