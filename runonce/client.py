@@ -98,12 +98,15 @@ def effects(handler: Handler) -> Iterator[dict[str, Value]]:
     return read_effects(Runtime(settings).stores.claims, settings.namespace, handler.name)
 
 
-def ask(job: ScheduledJob, at: datetime, *, parameters: Mapping[str, Any] | None = None) -> None:
+def ask(
+    job: ScheduledJob, at: datetime, *, parameters: Mapping[str, Any] | None = None, by: str = ""
+) -> None:
     """Ask the running hosts for a fire time; one that waits for its retry comes now."""
     from runonce.runs import operate  # noqa: PLC0415 - as above
 
     with _runtime(job) as runtime:
-        operate.ask(runtime.dispatcher, job, at.astimezone(UTC), job.params(parameters or {}))
+        params = job.params(parameters or {})
+        operate.ask(runtime.dispatcher, job, at.astimezone(UTC), params, by or user_name())
 
 
 def backfill(
@@ -128,12 +131,12 @@ def pause(job: ScheduledJob | str, *, why: str, by: str = "") -> None:
         operate.pause(runtime.dispatcher, _name(job), why, by or user_name())
 
 
-def resume(job: ScheduledJob | str) -> None:
+def resume(job: ScheduledJob | str, *, why: str = "", by: str = "") -> None:
     """Start runs of a paused job again; fire times that passed meanwhile go on record as skipped."""
     from runonce.runs import operate  # noqa: PLC0415 - as above
 
     with _runtime(job) as runtime:
-        operate.resume(runtime.dispatcher, _name(job))
+        operate.resume(runtime.dispatcher, _name(job), why, by or user_name())
 
 
 def resume_run(job: ScheduledJob | str, at: datetime, **decision: Any) -> None:

@@ -16,6 +16,7 @@ from runonce.cli.exits import Exit
 from runonce.cli.foreground import in_foreground
 from runonce.cli.which import At, Param, read_fire_time, read_params
 from runonce.errors import InputError
+from runonce.execution.log import user_name
 from runonce.runs.definition import ScheduledJob
 from runonce.runs.dispatch import EARLY
 from runonce.runs.result import Refusal, Result
@@ -156,7 +157,7 @@ def _ask(context: Context, job: ScheduledJob, fire_time: datetime, params: str, 
         else:
             typer.echo(told(result))
         raise typer.Exit(Exit.NOTHING_RAN)
-    request = ask(context.runtime.dispatcher, job, fire_time, params)
+    request = ask(context.runtime.dispatcher, job, fire_time, params, user_name())
     if as_json:
         output.print_json({"job": request.job, "fire_time": request.fire_time, "asked": True})
     else:

@@ -2,6 +2,8 @@
 
 import contextlib
 import logging
+import os
+import socket
 import sys
 from typing import Annotated, Any
 
@@ -156,6 +158,7 @@ def recover(
     logs.set_up(verbose=context.verbose, level=logging.INFO if work else logging.WARNING)
     dispatcher = context.runtime.dispatcher
     from runonce.hosts.manifest import RECOVERY  # noqa: PLC0415
+    from runonce.runs.presence import Presence  # noqa: PLC0415
     from runonce.runs.recovery import recover as tick  # noqa: PLC0415
     from runonce.runs.table import read_jobs  # noqa: PLC0415
 
@@ -164,6 +167,14 @@ def recover(
         check_deployed(context, RECOVERY, as_json=as_json)  # each minute, so that its names are soon known
     else:
         read_jobs(context.runtime.runs)
+    if work:
+        Presence(
+            context.runtime.runs,
+            dispatcher.jobs,
+            context.runtime.clock.now(),
+            kind="tick",
+            name=os.environ.get("CONTAINER_APP_JOB_NAME") or f"recover on {socket.gethostname()}",
+        ).say()
     asked = tick(dispatcher)
     if not as_json:
         for request in asked:

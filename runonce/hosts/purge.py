@@ -10,7 +10,8 @@ from runonce.execution.options import Retry
 from runonce.messages.purge import purge_claims
 from runonce.messages.rows import SHARDS
 from runonce.runs.definition import ScheduledJob
-from runonce.runs.purge import jobs_with_runs, purge_runs
+from runonce.runs.presence import forget
+from runonce.runs.purge import forget_actions, jobs_with_runs, purge_runs
 from runonce.schedules.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def purge_job(runs: Registry, claims: Registry, found: Discovered, history_days:
                 continue
             if removed:
                 run.log.info("%s: %d runs from before %s removed", name, removed, before)
+        forget(runs)
+        forget_actions(runs, run.fire_time - timedelta(days=history_days), run.check)
         for handler in handlers:
             for shard in range(SHARDS):
                 removed = purge_claims(claims, handler, shard, run.fire_time, run.check)

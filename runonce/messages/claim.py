@@ -281,10 +281,12 @@ class MessageClaim(Owned[tuple[MessageRow]]):
 
     def release(self, retry_at: datetime | None, reason: str, *, failed: bool, error: str = "") -> None:
         """Give the message back, to be claimed again from `retry_at`; raises as `done`."""
+        now = self._registry.clock.now()
         self._change(
             lambda row: replace(
                 row,
                 state=State.RELEASED,
+                finished_at=now,
                 retry_at=retry_at,
                 reason=reason,
                 error=error,

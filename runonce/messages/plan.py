@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from runonce.execution.options import MAX_ABANDONED
 from runonce.messages.backoff import backoff
-from runonce.messages.rows import MessageRow, State, anew
+from runonce.messages.rows import MessageRow, State, anew, closed
 from runonce.stores.columns import to_text
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
@@ -109,6 +109,7 @@ def _claimed(row: MessageRow, arrival: Arrival) -> MessageRow:
     return replace(
         row,
         state=State.CLAIMED,
+        attempts=closed(row) if row.attempt else (),
         reason="",
         error="",
         holder=arrival.holder,

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from runonce.errors import InputError, PermanentError
-from runonce.stores.columns import Columns, decode, to_text
+from runonce.stores.columns import Columns, decode, fitting, to_text
 from runonce.transports.ids import digest
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class MessageRow(Columns):
     """Follow-up messages, to be sent again with the same ids if the message comes again."""
     replays: tuple[str, ...] = ()
     """When it was begun anew."""
+    attempts: tuple[Mapping[str, str], ...] = ()
+    """Earlier attempts, oldest first: as many of the newest as a cell has room for."""
 
     @property
     def idempotency_key(self) -> str:
@@ -121,6 +123,21 @@ def anew(row: MessageRow, fingerprint: str, now: datetime) -> MessageRow:
     return replace(
         again, fingerprint=fingerprint, superseded=earlier[-KEPT:], checkpoint="", progress={}, follow_ups=0
     )
+
+
+def closed(row: MessageRow) -> tuple[Mapping[str, str], ...]:
+    """The earlier attempts when another one begins; the older ones without their tracebacks where they are long."""
+    latest = {
+        "attempt": str(row.attempt),
+        "outcome": "abandoned" if row.state is State.CLAIMED else str(row.state),
+        "host": row.host,
+        "started_at": to_text(row.started_at),
+        "finished_at": to_text(row.finished_at),
+        "reason": row.reason[:200],
+        "error": row.error,
+        "token": str(row.token),
+    }
+    return fitting((*row.attempts, latest))
 
 
 def place(namespace: str, entity: str, handler: str, key: str) -> tuple[str, str]:

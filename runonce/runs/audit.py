@@ -130,6 +130,11 @@ def _accounted(job: ScheduledJob, row: JobRow, now: datetime) -> datetime:
     return max(row.watermark or now, row.since or row.watermark or now)
 
 
+def unaccounted(job: ScheduledJob, row: JobRow, now: datetime, until: datetime) -> datetime | None:
+    """The oldest fire time of this code's schedule up to `until` that nothing on the row accounts for."""
+    return next(job.schedule.fire_times(_accounted(job, row, now), until, limit=1), None)
+
+
 def line(audited: Audited, namespace: str) -> str:
     """The line that is logged, which infra/modules/alerts.bicep reads: one name=value after the other."""
     return (

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runonce.errors import ConflictError, Fenced, StoreError, StoreUnavailableError
+from runonce.execution.log import user_name
 from runonce.execution.owned import Owned
 from runonce.execution.patience import patiently
 from runonce.runs import telling
@@ -85,7 +86,8 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
         )
     server_now = lease.server_now()
     first_seen = server_now - min(age, grace)
-    who = Claimant(lease.holder, registry.host, by, registry.clock.now())
+    person = user_name() if by == "hand" else ""
+    who = Claimant(lease.holder, registry.host, by, registry.clock.now(), person=person)
     unknown = False
     look_at_run = by == "hand"
     beside = False  # whether the record of what was skipped found a row in its place
@@ -218,7 +220,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
             StoreUnavailableError: The table did not answer for a minute.
         """
         self._change(
-            lambda row: row,
+            lambda row: replace(row, progress=dict(progress)),
             lambda run: replace(_kept(run, checkpoint, progress), outbox=outbox, follow_ups=follow_ups),
             entries or {},
         )
@@ -242,29 +244,13 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         fire_time = self.run.fire_time
         failed = counted and outcome in (Outcome.FAILED, Outcome.RETRYING)
         skips = self._job.overlap == "skip" and outcome is not Outcome.STOPPED
-        if skips and (over := passed_over(self._rows[0], self._job.schedule, now, now, 'overlap="skip"')):
+        over = (
+            passed_over(self._rows[0], self._job.schedule, now, now, "overlap", 'overlap="skip"')
+            if skips
+            else None
+        )
+        if over is not None:
             reason = f"{reason}; {over.reason}" if reason else over.reason
-
-        def settle_job(row: JobRow) -> JobRow:
-            pending = {t: p for t, p in row.pending.items() if t != fire_time}
-            if outcome is Outcome.RETRYING:
-                pending[fire_time] = Pending("retrying", retry_at or now, params=self.run.params)
-            if outcome is Outcome.STOPPED:  # the dispatcher asks at once
-                pending[fire_time] = Pending("stopped", now, asked_at=now, params=self.run.params)
-            if outcome.is_final and outbox:
-                pending[fire_time] = Pending("unsent", now, asked_at=now, params=self.run.params)
-            self.troubles_before = row.troubles
-            return replace(
-                troubled(row, outcome, now),
-                running=None,
-                holder="",
-                pending=pending,
-                watermark=max(now, row.watermark or now) if skips else row.watermark,
-                last_fire_time=fire_time,
-                last_params=self.run.params,
-                last_outcome=outcome,
-                last_finished_at=now,
-            )
 
         def settle_run(run: RunRow) -> RunRow:
             return replace(
@@ -276,6 +262,24 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
                 retry_at=retry_at,
                 finished_at=now,
                 outbox=outbox,
+                skips=(*run.skips, *(over.skips if over is not None else ())),
+            )
+
+        def settle_job(row: JobRow) -> JobRow:
+            pending = {t: p for t, p in row.pending.items() if t != fire_time}
+            if outcome is Outcome.RETRYING:
+                pending[fire_time] = Pending("retrying", retry_at or now, params=self.run.params)
+            if outcome is Outcome.STOPPED:  # the dispatcher asks at once
+                pending[fire_time] = Pending("stopped", now, asked_at=now, params=self.run.params)
+            if outcome.is_final and outbox:
+                pending[fire_time] = Pending("unsent", now, asked_at=now, params=self.run.params)
+            self.troubles_before = row.troubles
+            return replace(
+                troubled(row, outcome, now).ended(settle_run(self.run)),
+                running=None,
+                holder="",
+                pending=pending,
+                watermark=max(now, row.watermark or now) if skips else row.watermark,
             )
 
         self._change(settle_job, settle_run, entries or {})

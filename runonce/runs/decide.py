@@ -14,8 +14,9 @@ from runonce.execution.patience import Patience
 from runonce.runs.overflow import spilled
 from runonce.runs.plan import forgotten, noted
 from runonce.runs.requests import send_request
-from runonce.runs.rows import JobRow, Outcome, Pending, RunRow
+from runonce.runs.rows import LONGEST_LAST, JobRow, Outcome, Pending, RunRow
 from runonce.runs.table import read_job, read_run, write
+from runonce.runs.trail import Action, insert
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
@@ -68,11 +69,11 @@ def resume_run(dispatcher: Dispatcher, which: Which) -> RunRow:
             )
         if waiting is None:
             waiting = Pending("resumed" if run.outcome.is_final else "stopped", now, params=which.params)
-        waiting = replace(waiting, not_before=now, asked_at=now)
+        waiting = replace(waiting, not_before=now, asked_at=now, by=which.by)
         run = replace(run, failures=0, abandoned=0, survived=0)
         return _pending(row, which, waiting), _decided(dispatcher, which, run, "resumed")
 
-    return _decide(dispatcher, which, resumed)
+    return _decide(dispatcher, which, "resumed run", resumed)
 
 
 def replay(dispatcher: Dispatcher, which: Which) -> RunRow:
@@ -95,10 +96,10 @@ def replay(dispatcher: Dispatcher, which: Which) -> RunRow:
             )
         run = replace(run, generation=run.generation + 1, failures=0, abandoned=0, survived=0)
         run = replace(run, checkpoint="", progress={}, outbox=(), follow_ups=0)
-        waiting = Pending("replayed", now, asked_at=now, params=which.params)
+        waiting = Pending("replayed", now, asked_at=now, params=which.params, by=which.by)
         return _pending(row, which, waiting), _decided(dispatcher, which, run, "replayed")
 
-    return _decide(dispatcher, which, replayed)
+    return _decide(dispatcher, which, "replayed", replayed)
 
 
 def send(dispatcher: Dispatcher, which: Which) -> None:
@@ -118,7 +119,7 @@ def mark(dispatcher: Dispatcher, which: Which, outcome: Literal["done", "failed"
         _refuse_if_running(dispatcher, which, row)
         return _ended(dispatcher, which, row, run, ended, f"marked {outcome}")
 
-    return _decide(dispatcher, which, marked)
+    return _decide(dispatcher, which, f"marked {outcome}", marked)
 
 
 def cancel(dispatcher: Dispatcher, which: Which) -> RunRow:
@@ -142,7 +143,7 @@ def cancel(dispatcher: Dispatcher, which: Which) -> RunRow:
         holder = row.holder if _is_running(row, which) else ""
         return _ended(dispatcher, which, row, run, Outcome.CANCELLED, "cancelled")
 
-    run = _decide(dispatcher, which, cancelled)
+    run = _decide(dispatcher, which, "cancelled", cancelled)
     if holder:  # its own lease, not that of whoever came after it
         dispatcher.stores.leases.break_lease(dispatcher.registry.lock_name(which.job), holder)
     return run
@@ -155,8 +156,10 @@ def unfinished(row: JobRow) -> list[tuple[datetime, str]]:
     return [(fire_time, pending.params) for fire_time, pending in sorted(row.pending.items())]
 
 
-def _decide(dispatcher: Dispatcher, which: Which, change: Decide) -> RunRow:
+def _decide(dispatcher: Dispatcher, which: Which, did: str, change: Decide) -> RunRow:
     registry = dispatcher.registry
+    who = which.by or registry.host
+    action = insert(Action(registry.clock.now(), who, did, which.job, which.at, which.why))
     patience = Patience(registry.clock)
     while True:
         row, etag = read_job(registry, which.job)
@@ -175,7 +178,7 @@ def _decide(dispatcher: Dispatcher, which: Which, change: Decide) -> RunRow:
         job, moved = spilled(job)
         writes = [write(job, etag), write(run, None if found is None else found[1])]
         try:
-            registry.table.commit(registry.namespace, [*writes, *moved])
+            registry.table.commit(registry.namespace, [*writes, *moved, action])
         except ConflictError:
             patience.spend(StoreError(f"{which}: its rows changed again and again for a minute; try again."))
         else:
@@ -208,6 +211,7 @@ def _ended(
     now = dispatcher.clock.now()
     is_running = _is_running(row, which)
     row = replace(row, pending={t: p for t, p in row.pending.items() if t != which.fire_time})
+    row = row.decided(RunRow(which.job, which.fire_time, params=which.params))
     if is_running:
         row = replace(row, running=None, holder="", host="")
     if is_running or (row.last_fire_time, row.last_params) == (which.fire_time, which.params):
@@ -217,22 +221,27 @@ def _ended(
             last_params=which.params,
             last_outcome=outcome,
             last_finished_at=now,
+            last_reason=f"{verb}{_said(which)}"[:LONGEST_LAST],
+            failed_in_a_row=0 if outcome is Outcome.SUCCEEDED else row.failed_in_a_row,
+            last_success=now if outcome is Outcome.SUCCEEDED else row.last_success,
         )
     run = run or RunRow(which.job, which.fire_time, params=which.params)
     if run.outcome is Outcome.SKIPPED:
         run = noted(run, run)
-    by = f" by {which.by}" if which.by else ""
-    why = f": {which.why}" if which.why else ""
     # No holder: whoever still works on it is refused its next write.
     run = replace(
         run,
         outcome=outcome,
-        reason=f"{verb}{by}{why}",
+        reason=f"{verb}{_said(which)}",
         holder="",
         retry_at=None,
         finished_at=run.finished_at or now,
     )
     return row, _decided(dispatcher, which, run, verb)
+
+
+def _said(which: Which) -> str:
+    return (f" by {which.by}" if which.by else "") + (f": {which.why}" if which.why else "")
 
 
 def _decided(dispatcher: Dispatcher, which: Which, run: RunRow, verb: str) -> RunRow:

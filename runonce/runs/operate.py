@@ -10,6 +10,7 @@ from runonce.runs.plan import Refused, forgotten, params_for
 from runonce.runs.requests import Request, send_request
 from runonce.runs.rows import JobRow, Pending
 from runonce.runs.table import change_job
+from runonce.runs.trail import Action, insert
 from runonce.runs.versions import passed_over_by_all
 from runonce.stores.columns import to_text
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from runonce.runs.rows import RunRow
 
 
-def ask(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime, params: str = "") -> Request:
+def ask(
+    dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime, params: str = "", by: str = ""
+) -> Request:
     """Ask the running hosts for a fire time, whichever is free first. One that waits for its retry comes now.
 
     Raises:
@@ -37,10 +40,10 @@ def ask(dispatcher: Dispatcher, job: ScheduledJob, fire_time: datetime, params: 
             raise InputError(f"Job {job.name}, fire time {to_text(fire_time)}: {known.reason}.")
         entry = row.pending.get(fire_time) or Pending("asked", now, params=params)
         if entry.why != "running":
-            entry = replace(entry, not_before=now, asked_at=now)
+            entry = replace(entry, not_before=now, asked_at=now, by=by)
         return replace(row, pending={**row.pending, fire_time: entry})
 
-    _change(dispatcher, job.name, asked)
+    _change(dispatcher, Action(now, by, "asked", job.name, to_text(fire_time)), asked)
     send_request(dispatcher.stores.requests, job.name, fire_time, "asked")
     return Request(job.name, fire_time, "asked")
 
@@ -53,10 +56,10 @@ def pause(dispatcher: Dispatcher, name: str, why: str = "", by: str = "") -> Job
     def paused(row: JobRow) -> JobRow:
         return replace(row, paused_at=row.paused_at or now, paused_why=said or row.paused_why)
 
-    return _change(dispatcher, name, paused)
+    return _change(dispatcher, Action(now, by, "paused", name, why=why), paused)
 
 
-def resume(dispatcher: Dispatcher, name: str) -> JobRow:
+def resume(dispatcher: Dispatcher, name: str, why: str = "", by: str = "") -> JobRow:
     """Start runs again. Fire times that passed meanwhile were meant not to run: they go on record as skipped."""
     now = dispatcher.clock.now()
 
@@ -74,15 +77,18 @@ def resume(dispatcher: Dispatcher, name: str) -> JobRow:
         why = f" ({row.paused_why})" if row.paused_why else ""
         return passed_over_by_all(row, now, f"paused from {to_text(row.paused_at)}{why}")
 
-    return _change(dispatcher, name, resumed, passed)
+    return _change(dispatcher, Action(now, by, "resumed", name, why=why), resumed, passed)
 
 
 def _change(
     dispatcher: Dispatcher,
-    name: str,
+    action: Action,
     change: Callable[[JobRow], JobRow],
     record: Callable[[JobRow], RunRow | None] = lambda _: None,
 ) -> JobRow:
+    name = action.about
+    action = replace(action, by=action.by or dispatcher.registry.host)
+
     def changed(row: JobRow, is_known: bool) -> JobRow:
         if not is_known and name not in dispatcher.jobs:
             raise UnknownJobError(
@@ -90,4 +96,4 @@ def _change(
             )
         return change(row)
 
-    return change_job(dispatcher.registry, name, changed, record)
+    return change_job(dispatcher.registry, name, changed, record, [insert(action)])

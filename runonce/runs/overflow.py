@@ -35,6 +35,7 @@ class PendingRow(Columns):
     why: str
     not_before: datetime
     params: str = ""
+    by: str = ""
 
 
 def spilled(row: JobRow) -> tuple[JobRow, list[Insert]]:
@@ -60,7 +61,7 @@ def returned(registry: Registry, row: JobRow, now: datetime) -> tuple[JobRow, li
         one = decode(PendingRow, found)
         if one.fire_time in pending and pending[one.fire_time].params != one.params:
             continue  # one set of parameters at a time
-        entry = Pending(cast("Unfinished", one.why), one.not_before, params=one.params)
+        entry = Pending(cast("Unfinished", one.why), one.not_before, params=one.params, by=one.by)
         pending.setdefault(one.fire_time, entry)
         deletes.append(Delete(found.key, found.etag))
     if not deletes:
@@ -70,7 +71,7 @@ def returned(registry: Registry, row: JobRow, now: datetime) -> tuple[JobRow, li
 
 
 def _insert(name: str, fire_time: datetime, pending: Pending) -> Insert:
-    values = encode(PendingRow(name, fire_time, pending.why, pending.not_before, pending.params))
+    values = encode(PendingRow(name, fire_time, pending.why, pending.not_before, pending.params, pending.by))
     return Insert(f"{_key(name, pending.not_before)}:{uuid.uuid4().hex}", values)
 
 

@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from runonce.execution.options import MAX_ABANDONED
-from runonce.runs.rows import AGAIN, KEPT_ATTEMPTS, JobRow, Outcome, Pending, RunRow
+from runonce.runs.rows import AGAIN, JobRow, Outcome, Pending, RunRow
 from runonce.runs.troubles import troubled
 from runonce.schedules.misfire import Misfire, missed
 from runonce.schedules.schedule import LATE
-from runonce.stores.columns import to_text
+from runonce.stores.columns import KEPT_ATTEMPTS, fitting, to_text
 
 if TYPE_CHECKING:
     from runonce.runs.definition import ScheduledJob
@@ -48,6 +48,8 @@ class Claimant:
     now: datetime
     params: str = ""
     """Of the run that is asked for."""
+    person: str = ""
+    """Who runs it by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +126,14 @@ def plan(job: ScheduledJob, row: JobRow, previous: RunRow | None, fire_time: dat
     if gone is not None:
         return Plan(row, None, refused=Refused(gone))
     fresh = RunRow(job=job.name, fire_time=fire_time, params=who.params)
-    run = _next_attempt(previous, fresh, who)
     token = row.token + 1
-    run = replace(run, token=token)
+    run = replace(_next_attempt(previous, fresh, who, row.pending.get(fire_time)), token=token)
     row, skipped = _advanced(job, row, fire_time, who)
     row = replace(
         row,
         token=token,
+        attempt=run.attempt,
+        progress=run.progress,
         running=fire_time,
         holder=who.holder,
         host=who.host,
@@ -187,17 +190,12 @@ def _without(row: JobRow, previous: RunRow, final: RunRow | None, refused: Refus
     running = None if row.running == previous.fire_time else row.running
     row = replace(row, pending=pending, running=running)
     if final is not None:
-        row = replace(
-            row if final.finished_at is None else troubled(row, final.outcome, final.finished_at),
-            last_fire_time=final.fire_time,
-            last_params=final.params,
-            last_outcome=final.outcome,
-            last_finished_at=final.finished_at,
-        )
+        told = row if final.finished_at is None else troubled(row, final.outcome, final.finished_at)
+        row = told.ended(final)
     return Plan(row, final, refused=refused)
 
 
-def _next_attempt(previous: RunRow | None, fresh: RunRow, who: Claimant) -> RunRow:
+def _next_attempt(previous: RunRow | None, fresh: RunRow, who: Claimant, waited: Pending | None) -> RunRow:
     """The run's row for this attempt; what earlier ones achieved is kept."""
     if (
         previous is not None and previous.outcome is Outcome.SKIPPED
@@ -205,7 +203,7 @@ def _next_attempt(previous: RunRow | None, fresh: RunRow, who: Claimant) -> RunR
         fresh, previous = noted(fresh, previous), None
     run = previous or fresh
     if previous is not None and previous.attempt:
-        run = replace(run, attempts=(*run.attempts, _closed_attempt(previous))[-KEPT_ATTEMPTS:])
+        run = replace(run, attempts=fitting((*run.attempts, _closed_attempt(previous))))
         if previous.outcome is Outcome.RUNNING:
             run = replace(run, abandoned=run.abandoned + 1)
     return replace(
@@ -217,6 +215,9 @@ def _next_attempt(previous: RunRow | None, fresh: RunRow, who: Claimant) -> RunR
         holder=who.holder,
         host=who.host,
         by=who.by,
+        why="" if waited is None else "abandoned" if waited.why == "running" else waited.why,
+        asked_by=who.person or ("" if waited is None else waited.by),
+        asked_at=None if waited is None else waited.asked_at,
         started_at=who.now,
         finished_at=None,
         retry_at=None,
@@ -229,7 +230,8 @@ def noted(run: RunRow, skipped: RunRow) -> RunRow:
         return run
     # All of its reason: each fire time that it names counts.
     record = _closed_attempt(skipped) | {"reason": skipped.reason}
-    return replace(run, attempts=(*run.attempts, record)[-KEPT_ATTEMPTS:])
+    skips = (*run.skips, *skipped.skips)[-KEPT_ATTEMPTS:]
+    return replace(run, attempts=fitting((*run.attempts, record)), skips=skips)
 
 
 def _closed_attempt(previous: RunRow) -> dict[str, str]:
@@ -242,6 +244,12 @@ def _closed_attempt(previous: RunRow) -> dict[str, str]:
         "started_at": to_text(previous.started_at),
         "finished_at": to_text(previous.finished_at),
         "reason": (previous.reason or error)[:200],
+        "error": previous.error,
+        "by": previous.by,
+        "why": previous.why,
+        "asked_by": previous.asked_by,
+        "asked_at": to_text(previous.asked_at),
+        "token": str(previous.token),
     }
 
 
@@ -285,10 +293,16 @@ def account_for_missed(
         f"nobody ran {'at least ' if found.at_least else ''}{count} fire time(s) from {to_text(skipped[0])} to "
         f'{to_text(skipped[-1])}; misfire="{job.misfire}"'
     )
-    return row, _skipped(job.name, skipped[-1], reason, now)
+    return row, _skipped(job.name, (skipped[0], skipped[-1]), "missed", reason, now)
 
 
-def passed_over(row: JobRow, schedule: Schedule, until: datetime, now: datetime, why: str) -> RunRow | None:
+Skip = Literal["missed", "paused", "changed", "overlap"]
+"""Why nobody ran a fire time: nobody was there, it was paused, the schedule changed, or the job was running."""
+
+
+def passed_over(
+    row: JobRow, schedule: Schedule, until: datetime, now: datetime, kind: Skip, why: str
+) -> RunRow | None:
     """The record of the fire times that nobody will run, for a reason of a person's; None when there are none."""
     after = max(row.watermark or until, row.since or row.watermark or until)
     found = missed(schedule, after, until, "skip", 1)
@@ -296,8 +310,10 @@ def passed_over(row: JobRow, schedule: Schedule, until: datetime, now: datetime,
         return None
     count = f"{'at least ' if found.at_least else ''}{found.skipped_count} fire time(s)"
     between = f"from {to_text(found.skipped_first)} to {to_text(found.skipped_last)}"
-    return _skipped(row.name, found.skipped_last, f"{count} {between} passed over: {why}", now)
+    span = found.skipped_first, found.skipped_last
+    return _skipped(row.name, span, kind, f"{count} {between} passed over: {why}", now)
 
 
-def _skipped(job: str, fire_time: datetime, reason: str, now: datetime) -> RunRow:
-    return RunRow(job=job, fire_time=fire_time, outcome=Outcome.SKIPPED, reason=reason, finished_at=now)
+def _skipped(job: str, span: tuple[datetime, datetime], kind: Skip, reason: str, now: datetime) -> RunRow:
+    skips = ((to_text(span[0]), to_text(span[1]), kind),)
+    return RunRow(job, span[1], Outcome.SKIPPED, reason, finished_at=now, skips=skips)

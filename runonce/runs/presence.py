@@ -1,20 +1,23 @@
 """Which hosts live: a row each, in a partition of their own, that says when they were last there.
 
 A host that checks in every few seconds is missed long before the minute's recovery tick, so that whoever misses it
-can wait for the leases it held and ask for its runs at the instant they end. Nothing is decided by these rows: the
-lease says whether a holder lives, and a host that comes back late writes its row anew.
+can wait for the leases it held and ask for its runs at the instant they end. Where the platform keeps the time, as on
+Azure Functions and in Container Apps, each recovery tick checks in, once a minute. Nothing is decided by these rows:
+the lease says whether a holder lives, and a host that comes back late writes its row anew.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from runonce.errors import ConflictError
-from runonce.stores.columns import compact, to_text
+from runonce.errors import ConflictError, StoreError
+from runonce.stores.columns import compact, from_text, to_text
 from runonce.stores.protocols import Delete, Insert, Replace
 
 if TYPE_CHECKING:
@@ -24,10 +27,16 @@ if TYPE_CHECKING:
     from runonce.execution.registry import Registry
     from runonce.stores.protocols import Row, Value
 
+log = logging.getLogger("runonce.runs.presence")
+
 CHECK_IN = 7.0
 """Seconds between two signs of life."""
 MISSED = timedelta(seconds=CHECK_IN + 3)
 """Without one for so long, by storage's clock of whole seconds, a host is missed."""
+EACH_TICK = 60.0
+"""Seconds between two signs of life where only the recovery tick gives them; such a host may miss one."""
+FORGOTTEN = timedelta(days=1)
+"""After so long without one nobody needs a host's row any more."""
 MOST_JOBS = 500
 """Jobs that are named on the row; it has room for those."""
 FIRST, LAST = "host:", "host;"
@@ -46,11 +55,60 @@ class Seen:
     since: timedelta
     """How long ago the host checked in, by storage's clock."""
     etag: str
+    every: float = CHECK_IN
+    """Seconds between its signs of life."""
 
     @property
     def is_missed(self) -> bool:
         """Whether it should have checked in again."""
-        return self.since > MISSED
+        return self.since > self.missed_after
+
+    @property
+    def missed_after(self) -> timedelta:
+        """How long it may be silent."""
+        return MISSED if self.every <= CHECK_IN else timedelta(seconds=2 * self.every)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a host says of itself, for people."""
+
+    name: str
+    kind: str
+    """local, functions, or tick: what starts it anew for each recovery tick, as Container Apps and cron do."""
+    version: str
+    started: datetime | None
+    jobs: tuple[str, ...]
+    """Those it knows, the toolkit's own included; 500 at most."""
+    last_seen: datetime
+    """By storage's clock."""
+    seen_ago: timedelta
+    is_alive: bool
+    """Whether it checked in when it should have."""
+
+
+def hosts(registry: Registry) -> list[Host]:
+    """The hosts of the namespace, those alive first: one range read. One that ended by itself is not among them.
+
+    Raises:
+        StoreError: Storage did not answer, or refused.
+    """
+    found = [_host(row) for row in registry.table.scan(partition(registry.namespace), FIRST, LAST)]
+    return sorted(found, key=lambda host: (not host.is_alive, host.name))
+
+
+def _host(row: Row) -> Host:
+    seen, value = _seen(row), row.values.get
+    return Host(
+        name=seen.name,
+        kind=str(value("kind", "local")),
+        version=str(value("version", "")),
+        started=from_text(str(value("started", ""))),
+        jobs=tuple(json.loads(str(value("jobs", "[]")))),
+        last_seen=row.timestamp,
+        seen_ago=seen.since,
+        is_alive=not seen.is_missed,
+    )
 
 
 class OwnRow:
@@ -85,14 +143,33 @@ class OwnRow:
 
 
 class Presence:
-    """This host's row, and those of the others."""
+    """This host's row, and those of the others.
 
-    def __init__(self, registry: Registry, jobs: Iterable[str], started: datetime) -> None:
+    Args:
+        registry: Where the rows are.
+        jobs: The names of the jobs that this host knows.
+        started: Since when it runs.
+        kind: As `Host.kind`.
+        name: Of the host; default is the registry's.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        jobs: Iterable[str],
+        started: datetime,
+        *,
+        kind: Literal["local", "functions", "tick"] = "local",
+        name: str = "",
+    ) -> None:
         self._registry = registry
+        self._name = name or registry.host
         self._partition = partition(registry.namespace)
-        self._row = OwnRow(registry, row_key(FIRST, registry.host))
+        self._row = OwnRow(registry, row_key(FIRST, self._name))
         self._about: dict[str, Value] = {
-            "name": registry.host,
+            "name": self._name,
+            "kind": kind,
+            "every": CHECK_IN if kind == "local" else EACH_TICK,
             "version": _version(),
             "started": to_text(started),
             "jobs": compact(sorted(jobs)[:MOST_JOBS]),
@@ -105,6 +182,14 @@ class Presence:
             StoreUnavailableError: Storage did not answer; the next time says it again.
         """
         self._row.write(self._about)
+
+    def say(self) -> None:
+        """The same where nothing hangs on it: trouble with storage is logged, and the next time says it again."""
+        try:
+            if not self._row.write(self._about):  # such as over the row of this host's life before
+                self._row.write(self._about)
+        except StoreError as error:
+            log.debug("no sign of life, trying again: %s", error)
 
     def leave(self) -> None:
         """Take the row away: a host that ends is not missed. Raises as `check_in`."""
@@ -124,6 +209,17 @@ class Presence:
         return True
 
 
+def forget(registry: Registry) -> int:
+    """Take the rows away of hosts that nobody has heard of for a day; how many. Raises as `check_in`."""
+    at, removed = partition(registry.namespace), 0
+    for row in list(registry.table.scan(at, FIRST, LAST)):
+        if row.read_at - row.timestamp > FORGOTTEN:
+            with suppress(ConflictError):  # it is there again
+                registry.table.commit(at, [Delete(row.key, row.etag)])
+                removed += 1
+    return removed
+
+
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - only hosts that check in ask
 
@@ -139,4 +235,5 @@ def row_key(kind: str, name: str) -> str:
 
 
 def _seen(row: Row) -> Seen:
-    return Seen(str(row.values.get("name", "")), row.read_at - row.timestamp, row.etag)
+    every = float(row.values.get("every", CHECK_IN))
+    return Seen(str(row.values.get("name", "")), row.read_at - row.timestamp, row.etag, every)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from runonce.errors import ConflictError, UnreadableRowError
 from runonce.runs.rows import JobRow, Outcome, decode_run, key_range, run_key
 from runonce.runs.table import change_job
+from runonce.runs.trail import older_than
 from runonce.stores.columns import to_text
 from runonce.stores.protocols import MAX_TRANSACTION, Delete
 
@@ -63,6 +64,12 @@ def purge_runs(registry: Registry, name: str, before: datetime, check: Callable[
     if row.last_fire_time is not None:
         needed.add(run_key(name, row.last_fire_time, row.last_params))
     rows = (old for old in chain([first], ended) if old.key not in needed and not _has_token(old, row.token))
+    return remove(registry.table, registry.namespace, rows, check)
+
+
+def forget_actions(registry: Registry, before: datetime, check: Callable[[], None]) -> int:
+    """Remove the record of operators' actions before an instant, as `purge_runs`; how many."""
+    rows = registry.table.scan(registry.namespace, *older_than(before))
     return remove(registry.table, registry.namespace, rows, check)
 
 

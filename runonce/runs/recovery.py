@@ -122,7 +122,8 @@ def _recover_job(
     if fire_time is not None:
         pending = counted.pending[fire_time]
         why = "abandoned" if pending.why == "running" else pending.why
-        entry = replace(pending, why=why, asked_at=now)
+        person = pending.by if why in ("asked", "resumed", "replayed") else ""
+        entry = replace(pending, why=why, asked_at=now, by=person or dispatcher.registry.host)
         counted = replace(counted, pending={**counted.pending, fire_time: entry})
     skipped = together(skipped, changed, closed)
     if not (fire_time or skipped or moved or is_new) and counted.pending == row.pending:

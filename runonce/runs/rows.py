@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from runonce.stores.columns import Columns, compact, decode, from_text, to_text
+from runonce.stores.columns import KEPT_ATTEMPTS, Columns, compact, decode, from_text, to_text
 from runonce.transports.ids import digest
 
 if TYPE_CHECKING:
@@ -25,9 +25,12 @@ FAR_FUTURE = 9_999_999_999
 """Seconds since 1970 of some day in 2286; keys count down from it."""
 KEPT_MARKS = 3
 """Other schedules of a job that are remembered: versions that live side by side, or did a moment ago."""
-KEPT_ATTEMPTS = 10
-"""Earlier attempts kept on a run's row, and operators' decisions."""
 LONGEST_DECISION = 500
+KEPT_FAILURES = 20
+"""Runs on a job's row that ended badly, and that nobody has decided about."""
+KEPT_TOOK = 20
+"""Durations on a job's row."""
+LONGEST_LAST = 300
 
 
 class Outcome(StrEnum):
@@ -66,6 +69,8 @@ class Pending:
     """When a request for it was last put in the queue, so that requests do not pile up."""
     params: str = ""
     """The parameters it was asked for with, as on its run's row."""
+    by: str = ""
+    """Who asked for it: a person, or the host whose recovery tick found it."""
 
     def is_due(self, now: datetime) -> bool:
         """Whether it may start. Only a retry waits: hosts' clocks differ, and no other reason hangs on them."""
@@ -99,6 +104,7 @@ def _pending_text(pending: Mapping[datetime, Pending]) -> str:
                 "not_before": to_text(p.not_before),
                 "asked_at": to_text(p.asked_at),
                 **({"params": p.params} if p.params else {}),
+                **({"by": p.by} if p.by else {}),
             }
             for t, p in sorted(pending.items())
         }
@@ -108,10 +114,35 @@ def _pending_text(pending: Mapping[datetime, Pending]) -> str:
 def _pending(text: str) -> Mapping[datetime, Pending]:
     return {
         datetime.fromisoformat(t): Pending(
-            p["why"], datetime.fromisoformat(p["not_before"]), from_text(p["asked_at"]), p.get("params", "")
+            p["why"],
+            datetime.fromisoformat(p["not_before"]),
+            from_text(p["asked_at"]),
+            p.get("params", ""),
+            p.get("by", ""),
         )
         for t, p in json.loads(text).items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A run that failed for good or is unknown, until it succeeds or somebody decides about it."""
+
+    fire_time: datetime
+    params: str
+    outcome: Outcome
+    at: datetime
+
+
+def _failures_text(failures: tuple[Failure, ...]) -> str:
+    return compact([[to_text(f.fire_time), f.params, f.outcome, to_text(f.at)] for f in failures])
+
+
+def _failures(text: str) -> tuple[Failure, ...]:
+    return tuple(
+        Failure(datetime.fromisoformat(t), params, Outcome(outcome), datetime.fromisoformat(at))
+        for t, params, outcome, at in json.loads(text)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +176,19 @@ class JobRow(Columns):
     last_finished_at: datetime | None = None
     troubles: Mapping[str, str] = field(default_factory=dict)
     """What is wrong since when ("failed", "held", "missed"): one incident, until a run succeeds."""
+    last_reason: str = ""
+    last_success: datetime | None = None
+    """When a run of it succeeded last."""
+    failed_in_a_row: int = 0
+    """Fire times that ended badly since then."""
+    failures: tuple[Failure, ...] = field(default=(), metadata={"write": _failures_text, "read": _failures})
+    """Of those that ended badly the newest, oldest first, but for what was decided about or has succeeded since."""
+    took: tuple[float, ...] = ()
+    """Seconds that the latest successful runs took, the oldest first."""
+    attempt: int = 0
+    """Of what runs."""
+    progress: Mapping[str, int] = field(default_factory=dict)
+    """Of what runs, at its latest checkpoint."""
     history_from: datetime | None = None
     """Runs of earlier fire times may have been removed, so that a missing row does not say that nothing ran."""
 
@@ -152,6 +196,37 @@ class JobRow(Columns):
         """The parameters of an unfinished fire time."""
         pending = self.pending.get(fire_time)
         return "" if pending is None else pending.params
+
+    def ended(self, run: RunRow) -> JobRow:
+        """The row when that run, or an attempt at it, has ended by itself."""
+        row = replace(
+            self.decided(run),
+            last_fire_time=run.fire_time,
+            last_params=run.params,
+            last_outcome=run.outcome,
+            last_finished_at=run.finished_at,
+            last_reason=" ".join(run.reason.split())[:LONGEST_LAST],
+            attempt=0,
+            progress={},
+        )
+        if run.outcome is Outcome.SUCCEEDED:
+            row = replace(row, last_success=run.finished_at, failed_in_a_row=0)
+            if run.started_at is not None and run.finished_at is not None:
+                seconds = round((run.finished_at - run.started_at).total_seconds(), 3)
+                row = replace(row, took=(*row.took, seconds)[-KEPT_TOOK:])
+        elif run.outcome in (Outcome.FAILED, Outcome.UNKNOWN) and run.finished_at is not None:
+            failure = Failure(run.fire_time, run.params, run.outcome, run.finished_at)
+            row = replace(
+                row,
+                failed_in_a_row=row.failed_in_a_row + 1,
+                failures=(*row.failures, failure)[-KEPT_FAILURES:],
+            )
+        return row
+
+    def decided(self, run: RunRow) -> JobRow:
+        """The row when that run's failure is no open question any more."""
+        which = (run.fire_time, run.params)
+        return replace(self, failures=tuple(f for f in self.failures if (f.fire_time, f.params) != which))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +252,11 @@ class RunRow(Columns):
     host: str = ""
     by: str = ""
     """What started it: timer, request or hand."""
+    why: str = ""
+    """Why it was started, where that is not its time: abandoned, retrying, missed, asked, ..."""
+    asked_by: str = ""
+    """Who asked for it: a person, or the host whose recovery tick found it."""
+    asked_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
     retry_at: datetime | None = None
@@ -195,6 +275,8 @@ class RunRow(Columns):
     """How many follow-up messages there were up to the latest write."""
     params: str = ""
     """JSON of the parameters that differ from the function's own defaults; what they are is part of which run it is."""
+    skips: tuple[tuple[str, str, str], ...] = ()
+    """Fire times that this row stands for, which nobody ran: first, last, and missed, paused, changed or overlap."""
 
     @property
     def idempotency_key(self) -> str:

@@ -125,6 +125,7 @@ def change_job(
     name: str,
     change: Callable[[JobRow, bool], JobRow],
     record: Callable[[JobRow], RunRow | None] = lambda _: None,
+    also: Sequence[Write] = (),
 ) -> JobRow:
     """Change a job's row, however often somebody else is faster; the row as it is then.
 
@@ -133,6 +134,7 @@ def change_job(
         name: The job.
         change: Is given the row, and whether there is one yet. May be called several times.
         record: Is given the row as it was; a run's row to write with the change, where there is none yet.
+        also: What to write with the change.
 
     Raises:
         StoreError: Storage did not answer, or the row changed every time for a minute.
@@ -145,7 +147,7 @@ def change_job(
             return row
         try:
             changed, moved = spilled(changed)
-            commit_with(registry, changed, etag, record(row), moved)
+            commit_with(registry, changed, etag, record(row), [*moved, *also])
         except ConflictError:
             patience.spend(
                 StoreError(f"Job {name}: its row changed again and again for a minute; try again.")

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from runonce.errors import ScheduleError
-from runonce.runs.plan import passed_over
+from runonce.runs.plan import Skip, passed_over
 from runonce.runs.rows import KEPT_MARKS, JobRow, Mark, RunRow
 from runonce.schedules.misfire import COUNT_LIMIT
 from runonce.schedules.schedule import Schedule
@@ -48,7 +48,9 @@ def of_this_version(job: ScheduledJob, row: JobRow, first_seen: datetime, waterm
 
 def passed_over_by_all(row: JobRow, now: datetime, why: str) -> RunRow | None:
     """The same for every version of the schedule that the row knows, in one record."""
-    return together(*(_left(row, text, mark, now, now, why) for text, mark in _all_marks(row).items()))
+    return together(
+        *(_left(row, text, mark, now, now, "paused", why) for text, mark in _all_marks(row).items())
+    )
 
 
 def left_behind(
@@ -59,7 +61,7 @@ def left_behind(
     if row.schedule in marks or before.schedule not in marks:
         return None
     why = f"the schedule changed from {before.schedule} to {row.schedule}"
-    return _left(row, before.schedule, marks[before.schedule], until, now, why, job.schedule)
+    return _left(row, before.schedule, marks[before.schedule], until, now, "changed", why, job.schedule)
 
 
 def without_gone(
@@ -75,7 +77,7 @@ def without_gone(
         record = None
         if _has_waited(row, text, mark, until - GONE):
             why = f"the schedule changed from {text} to {row.schedule}"
-            record = _left(row, text, mark, until, now, why, job.schedule)
+            record = _left(row, text, mark, until, now, "changed", why, job.schedule)
         if record is None:
             marks[text] = mark
         else:
@@ -85,7 +87,7 @@ def without_gone(
 
 def _has_waited(row: JobRow, text: str, mark: Mark, since: datetime) -> bool:
     """Whether a version has a fire time that nobody has accounted for since then, nor was kept from it by a run."""
-    schedule = _parsed(text)
+    schedule = parsed(text)
     due = None if schedule is None else schedule.next(max(mark.watermark, mark.since))
     if due is None:
         return False
@@ -99,17 +101,25 @@ def together(*records: RunRow | None) -> RunRow | None:
     if not there:
         return None
     newest = max(there, key=lambda record: record.fire_time)
-    return replace(newest, reason="; ".join(record.reason for record in there))
+    skips = tuple(skip for record in there for skip in record.skips)
+    return replace(newest, reason="; ".join(record.reason for record in there), skips=skips)
 
 
 def _left(
-    row: JobRow, text: str, mark: Mark, until: datetime, now: datetime, why: str, new: Schedule | None = None
+    row: JobRow,
+    text: str,
+    mark: Mark,
+    until: datetime,
+    now: datetime,
+    kind: Skip,
+    why: str,
+    new: Schedule | None = None,
 ) -> RunRow | None:
     """The record of what a version has not accounted for; its place is no fire time that is still to be run."""
-    schedule, after = _parsed(text), max(mark.watermark, mark.since)
+    schedule, after = parsed(text), max(mark.watermark, mark.since)
     if schedule is None:
         return None
-    record = passed_over(replace(row, watermark=after, since=after), schedule, until, now, why)
+    record = passed_over(replace(row, watermark=after, since=after), schedule, until, now, kind, why)
 
     def is_free(t: datetime) -> bool:
         named = new is not None and row.watermark is not None and t > row.watermark and new.previous(t) == t
@@ -126,7 +136,7 @@ def _all_marks(row: JobRow) -> dict[str, Mark]:
     return marks
 
 
-def _parsed(text: str) -> Schedule | None:
+def parsed(text: str) -> Schedule | None:
     """The schedule kept on a row; None where there was none, or only another version can read it."""
     expression, _, zone = text.rpartition(" ")
     try:

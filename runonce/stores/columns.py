@@ -21,7 +21,7 @@ from runonce.errors import UnreadableRowError
 from runonce.stores.protocols import Value  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
     from runonce.stores.protocols import Row
 
@@ -29,6 +29,10 @@ FORMAT = 1
 """Of the rows this version writes, and the newest it reads; rows of before there was one count as 0."""
 LONGEST_TEXT = 4000
 """Characters of an error kept on a row."""
+KEPT_ATTEMPTS = 10
+"""Earlier attempts kept on a row, operators' decisions, and ranges of what was skipped."""
+LARGEST_ATTEMPTS = 28_000
+"""UTF-16 units that the attempts take together."""
 LONGEST_COLUMN = 32_000
 """UTF-16 units of a text in one column; the limit is 64 KiB (Azure Tables)."""
 LONGEST_COLUMN_NAME = 255
@@ -140,7 +144,8 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if isinstance(hint, types.UnionType) and datetime in get_args(hint):
         return from_text
     if get_origin(hint) is tuple:
-        return lambda text: tuple(json.loads(text))
+        rows = get_origin(get_args(hint)[0]) is tuple
+        return lambda text: tuple(tuple(one) if rows else one for one in json.loads(text))
     return _mapping
 
 
@@ -154,6 +159,16 @@ def _mapping(text: str) -> dict[str, Any]:
 def shortened(text: str) -> str:
     """As much of an error as a row keeps; where it is cut it ends with "…"."""
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+
+
+def fitting(attempts: Sequence[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
+    """As many of the newest attempts as one column keeps: where they are long, the older ones lose their `error`."""
+    kept = list(attempts)[-KEPT_ATTEMPTS:]
+    for place, attempt in enumerate(kept):
+        if len(compact(kept).encode("utf-16-le", "surrogatepass")) <= 2 * LARGEST_ATTEMPTS:
+            break
+        kept[place] = {**attempt, "error": ""}
+    return tuple(kept)
 
 
 def column_problem(name: str, value: object) -> str | None:  # noqa: PLR0911 - one answer for each problem

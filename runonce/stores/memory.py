@@ -84,6 +84,13 @@ class MemoryLeases:
         with self._lock:
             return self._current(name) is not None
 
+    def held_in(self, folder: str) -> set[str]:
+        with self._lock:
+            inside = [
+                name for name in self._holders if name.startswith(folder) and "/" not in name[len(folder) :]
+            ]
+            return {name for name in inside if self._current(name) is not None}
+
 
 class MemoryTable:
     """Rows in a dictionary, with ETags and all-or-nothing transactions."""
@@ -117,6 +124,28 @@ class MemoryTable:
                 column, text = before
                 found = [r for r in found if "" < str(r.values.get(column, "")) < text]
             return iter([self._read(row) for row in found[:limit]])
+
+    def scan_partitions(
+        self,
+        first: str,
+        last: str,
+        *,
+        keys: tuple[str, str] = ("", "~"),
+        one_of: tuple[str, Sequence[str]] | None = None,
+        since: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[tuple[str, Row]]:
+        with self._lock:
+            found = [
+                (partition, self._read(row))
+                for partition, rows in sorted(self._rows.items())
+                if first <= partition < last
+                for key, row in sorted(rows.items())
+                if keys[0] <= key < keys[1]
+                and (one_of is None or row.values.get(one_of[0]) in one_of[1])
+                and (since is None or str(row.values.get(since[0], "")) >= since[1])
+            ]
+        return iter(found if limit is None else found[:limit])
 
     def commit(self, partition: str, writes: Sequence[Write]) -> list[str]:
         check_transaction(writes)

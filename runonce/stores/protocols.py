@@ -20,7 +20,19 @@ Value = str | int | float | bool
 """What a column of a row may hold. Instants are kept as ISO 8601 text, structures as JSON text."""
 
 
-class LeaseStore(Protocol):
+class LeaseLook(Protocol):
+    """Which leases are held."""
+
+    def held(self, name: str) -> bool:
+        """Whether anybody holds the lease now, as the server sees it."""
+        ...
+
+    def held_in(self, folder: str) -> set[str]:
+        """The names in a folder ("shop/", but not in folders inside it) whose lease is held: a call for thousands."""
+        ...
+
+
+class LeaseStore(LeaseLook, Protocol):
     """A named, timed lock. On Azure a lease on a zero-byte blob, which is made on first use.
 
     `holder` is a fresh UUID for each acquisition (it is the lease id), `duration` whole seconds, 15 to 60.
@@ -43,10 +55,6 @@ class LeaseStore(Protocol):
 
         With a holder, only if that one has it: it can renew no more, and the lock stays taken to the end of its term.
         """
-        ...
-
-    def held(self, name: str) -> bool:
-        """Whether anybody holds the lease now, as the server sees it."""
         ...
 
 
@@ -123,6 +131,28 @@ class TableStore(Protocol):
         """Rows with first <= key < last, by key, at most `limit`.
 
         With `before`, (column, text), only those whose column is not empty and less than the text.
+        """
+        ...
+
+    def scan_partitions(
+        self,
+        first: str,
+        last: str,
+        *,
+        keys: tuple[str, str] = ("", "~"),
+        one_of: tuple[str, Sequence[str]] | None = None,
+        since: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> Iterable[tuple[str, Row]]:
+        """The rows of the partitions first <= name < last, with their partitions, in order; for people's looks.
+
+        Args:
+            first: The first partition.
+            last: One past the last.
+            keys: Only rows with keys[0] <= key < keys[1].
+            one_of: (column, texts): only those whose column has one of the texts.
+            since: (column, text): only those whose column is the text or more.
+            limit: At most so many.
         """
         ...
 

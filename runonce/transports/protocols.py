@@ -137,6 +137,22 @@ class Dead:
     """When the broker removes it; None is never."""
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a handler's broker holds for it."""
+
+    waiting: int | None
+    """Messages in its queue."""
+    dead: int | None
+    """Messages that were put aside."""
+    oldest: datetime | None = None
+    """When the first message that waits was put there."""
+    counts_begun: bool = False
+    """Whether `waiting` has those too that are being handled, or hidden until their retry."""
+    at_least: bool = False
+    """Whether there may be more."""
+
+
 class DeadLetters(Protocol):
     """The messages of one handler that were put aside."""
 
@@ -174,4 +190,8 @@ class Transport(Protocol):
 
     def dead_letters(self, handler: Handler) -> DeadLetters:
         """A handler's dead letters."""
+        ...
+
+    def backlog(self, handler: Handler) -> Backlog:
+        """How much there is for a handler; nothing is touched. Raises TransportError."""
         ...

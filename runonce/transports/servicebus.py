@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from azure.core.exceptions import AzureError
+from azure.servicebus import ServiceBusMessageState
 from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError, ServiceBusError
 
 from runonce.errors import TransportError
@@ -25,7 +26,7 @@ from runonce.transports.bus_receiver import (
     translated,
 )
 from runonce.transports.copies import copy_of
-from runonce.transports.protocols import Dead, Outgoing, Received
+from runonce.transports.protocols import Backlog, Dead, Outgoing, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ OPENING = 5.0
 """Seconds a fresh receiver gets for its first messages: opening the link counts into the wait."""
 SHORTEST = 0.05
 """Seconds a receive waits at least; the SDK takes 0 for an error."""
+PEEKED = 100
+"""Messages that are counted of each entity."""
 
 logging.getLogger("azure.servicebus").setLevel(logging.WARNING)
 
@@ -65,8 +68,33 @@ class ServiceBusTransport:
     def dead_letters(self, handler: Handler) -> ServiceBusDeadLetters:
         return ServiceBusDeadLetters(self._connection, handler, self._prefix)
 
+    def backlog(self, handler: Handler) -> Backlog:
+        """By peeking at the first hundred of each: counting needs rights that a worker does not have."""
+        sources = [(self._prefix + name, of) for name, of in handler.sources]
+        waiting = [m for source in sources for m in _peeked(self._connection, source, dead=False)]
+        dead = [m for source in sources for m in _peeked(self._connection, source, dead=True)]
+        there = [m.enqueued_time_utc for m in waiting if m.state is ServiceBusMessageState.ACTIVE]
+        oldest = min((at for at in there if at is not None), default=None)
+        more = max(len(waiting), len(dead)) >= PEEKED
+        return Backlog(len(waiting), len(dead), oldest, counts_begun=True, at_least=more)
+
     def originals(self) -> ServiceBusOriginals:
         return ServiceBusOriginals(self._connection)
+
+
+def _peeked(
+    connection: ServiceBusConnection, source: tuple[str, str | None], *, dead: bool
+) -> list[ServiceBusReceivedMessage]:
+    receiver = Receiver(connection, source, dead=dead)
+    try:
+        return list(
+            receiver.call(
+                "peeking into",
+                lambda r: r.peek_messages(max_message_count=PEEKED, sequence_number=1, timeout=20),
+            )
+        )
+    finally:
+        receiver.close()
 
 
 class ServiceBusSenders:

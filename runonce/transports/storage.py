@@ -24,7 +24,7 @@ from runonce.stores.azure.clients import QUICK, make_client
 from runonce.stores.azure.errors import Answer, answer, brief
 from runonce.stores.columns import to_text
 from runonce.transports.envelope import decoded, unwrap, wrap
-from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
+from runonce.transports.protocols import Backlog, Dead, Delivery, Outgoing, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
@@ -79,6 +79,28 @@ class StorageTransport:
 
     def dead_letters(self, handler: Handler) -> StorageDeadLetters:
         return StorageDeadLetters(self.sender(), handler)
+
+    def backlog(self, handler: Handler) -> Backlog:
+        """By the queues' own approximate counts, which are right but for the last seconds."""
+        sender = self.sender()
+        try:
+            with _translated(f"counting the messages of {handler.queue}"):
+                waiting, dead = (
+                    _count(sender.client(handler.queue)),
+                    _count(sender.client(handler.queue + POISON)),
+                )
+                first = sender.client(handler.queue).peek_messages(max_messages=1) if waiting else []
+        finally:
+            sender.close()
+        oldest = first[0].inserted_on if first else None
+        return Backlog(waiting, dead, oldest, counts_begun=True)
+
+
+def _count(client: QueueClient) -> int:
+    try:
+        return int(client.get_queue_properties().approximate_message_count or 0)
+    except ResourceNotFoundError:
+        return 0
 
 
 class StorageSender:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -202,3 +203,24 @@ def test_each_operation_is_one_request(azurite: str, operation: str, calls) -> N
     arguments = {"acquire": ("lock", holder, DURATION), "held": ("lock",)}.get(operation, ("lock", holder))
     getattr(leases, operation)(*arguments)
     assert len(calls.made) == 1
+
+
+def test_a_list_of_the_held_ones(kit: Kit) -> None:
+    """One look tells which locks of a folder are held now: not the released ones, nor those of other folders."""
+    leases, holders = kit.stores.leases, {name: a_holder() for name in ("a", "b", "c", "c/deep")}
+    assert leases.held_in(f"{kit.name}/") == set()
+    for name, holder in holders.items():
+        leases.acquire(f"{kit.name}/{name}", holder, DURATION)
+    leases.acquire(f"{kit.name}-other/a", a_holder(), DURATION)
+    leases.release(f"{kit.name}/b", holders["b"])
+    assert leases.held_in(f"{kit.name}/") == {f"{kit.name}/a", f"{kit.name}/c"}
+
+
+def test_an_expired_lease_is_not_in_the_list(kit: Kit) -> None:
+    """A lease whose holder died leaves the list when its term ends."""
+    kit.stores.leases.acquire(f"{kit.name}/a", a_holder(), DURATION)
+    assert kit.stores.leases.held_in(f"{kit.name}/") == {f"{kit.name}/a"}
+    for _ in range(2):  # a term is longer than the kit waits at once
+        with contextlib.suppress(pytest.fail.Exception):
+            kit.until(lambda: None if kit.stores.leases.held_in(f"{kit.name}/") else True)
+    assert kit.stores.leases.held_in(f"{kit.name}/") == set()

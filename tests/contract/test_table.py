@@ -372,3 +372,25 @@ def test_each_operation_is_one_request(azurite: str, calls) -> None:  # noqa: AN
     list(table.scan("p", "", "~"))
     table.commit("p", [Insert(f"b{n}", {"n": 1}) for n in range(50)])
     assert [made.partition(" ")[0] for made in calls.made] == ["GET", "GET", "POST"]
+
+
+# -- several partitions ---------------------------------------------------------------------------------------------
+
+
+def test_a_look_across_partitions(kit: Kit) -> None:
+    """Partitions first <= name < last, keys in their range, in order; by a column, from a text on, at most n."""
+    for shard, states in (("00", "ab"), ("01", "ba"), ("02", "cc")):
+        rows = [Insert(f"k:{n}", {"state": state, "n": str(n)}) for n, state in enumerate(states)]
+        kit.stores.runs.commit(f"{kit.name}|{shard}", [*rows, Insert("other", {"state": "a"})])
+    kit.stores.runs.commit(f"{kit.name}~", [Insert("k:0", {"state": "a", "n": "0"})])
+
+    def found(**options: Any) -> list[str]:
+        pages = kit.stores.runs.scan_partitions(f"{kit.name}|", f"{kit.name}}}", keys=("k:", "k;"), **options)
+        return [f"{partition.rpartition('|')[2]} {row.key} {row.values['state']}" for partition, row in pages]
+
+    assert found() == ["00 k:0 a", "00 k:1 b", "01 k:0 b", "01 k:1 a", "02 k:0 c", "02 k:1 c"]
+    assert found(one_of=("state", ["a"])) == ["00 k:0 a", "01 k:1 a"]
+    assert found(one_of=("state", ["a", "it's"]), limit=1) == ["00 k:0 a"]
+    assert found(since=("n", "1")) == ["00 k:1 b", "01 k:1 a", "02 k:1 c"]
+    assert found(one_of=("state", ["b", "c"]), since=("n", "1")) == ["00 k:1 b", "02 k:1 c"]
+    assert found(one_of=("no_such_column", ["a"])) == []

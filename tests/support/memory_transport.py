@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from runonce.transports.copies import copy_of, known_as
-from runonce.transports.protocols import Dead, Delivery, Outgoing, Received
+from runonce.transports.protocols import Backlog, Dead, Delivery, Outgoing, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 
 if TYPE_CHECKING:
@@ -52,6 +52,15 @@ class MemoryTransport:
 
     def dead_letters(self, handler: Handler) -> MemorySide:
         return MemorySide(self, f"{handler.queue}/dead", handler)
+
+    def backlog(self, handler: Handler) -> Backlog:
+        with self.changed:
+            waiting = self.queues.get(handler.queue, [])
+            oldest = min(
+                (held.delivery.enqueued_at for held in waiting if held.delivery.enqueued_at), default=None
+            )
+            dead = len(self.queues.get(f"{handler.queue}/dead", []))
+            return Backlog(len(waiting), dead, oldest, counts_begun=True)
 
     def bodies(self, queue: str) -> list[bytes]:
         """The bodies of what is in a queue, hidden or not."""

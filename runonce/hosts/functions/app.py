@@ -33,6 +33,7 @@ from runonce.hosts.functions.startup import left_out, look, most_deliveries, tel
 from runonce.hosts.manifest import RECOVERY, RECOVERY_TIMER, REQUESTS
 from runonce.hosts.runtime import Runtime
 from runonce.hosts.signals import end_process, listen
+from runonce.runs.presence import Presence
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
 from runonce.runs.switched_off import note_switched_off
@@ -140,6 +141,7 @@ def _recovery(
     dispatcher: Dispatcher, found: Discovered, said: list[str], note: Callable[[], None]
 ) -> Callable[[func.TimerRequest], None]:
     first = [note]
+    presence = Presence(dispatcher.registry, dispatcher.jobs, dispatcher.clock.now(), kind="functions")
 
     def run(timer: func.TimerRequest) -> None:  # noqa: ARG001 - what is due depends on the time alone
         while said:
@@ -148,6 +150,7 @@ def _recovery(
             first.pop()()
         for error in found.broken:
             log.error("%s", error)  # every minute, so that an alert sees it as long as it is so
+        presence.say()
         recover(dispatcher)
 
     return run

@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
-from azure.storage.blob import BlobClient, BlobLeaseClient, BlobServiceClient
+from azure.storage.blob import BlobClient, BlobLeaseClient, BlobProperties, BlobServiceClient
 
 from runonce.stores.azure.errors import (
     code_of,
@@ -18,6 +18,9 @@ from runonce.stores.azure.errors import (
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+
+HELD = ("leased", "breaking")
 
 
 class AzureLeases:
@@ -78,7 +81,19 @@ class AzureLeases:
                 state = self._blob(name).get_blob_properties().lease.state
             except ResourceNotFoundError:
                 return False
-            return state in ("leased", "breaking")
+            return state in HELD
+
+    def held_in(self, folder: str) -> set[str]:
+        container = self._service.get_container_client(self._container)
+        with translated(f"leases of {folder}"):
+            try:
+                return {
+                    str(blob.name)
+                    for blob in container.walk_blobs(name_starts_with=folder, delimiter="/")
+                    if isinstance(blob, BlobProperties) and blob.lease.state in HELD
+                }
+            except ResourceNotFoundError:  # no lease was ever taken
+                return set()
 
 
 def _acquired(blob: BlobClient, holder: str, duration: int) -> datetime | None:

@@ -70,20 +70,57 @@ class AzureTable:
         limit: int | None = None,
         before: tuple[str, str] | None = None,
     ) -> Iterator[Row]:
-        answered: list[datetime] = []
         column, text = before or ("", "")
         older = f" and {column} gt '' and {column} lt @text" if before else ""
+        found = self._query(
+            "PartitionKey eq @partition and RowKey ge @first and RowKey lt @last" + older,
+            {"partition": partition, "first": first, "last": last, "text": text},
+            limit,
+        )
+        return (row for _, row in found)
+
+    def scan_partitions(
+        self,
+        first: str,
+        last: str,
+        *,
+        keys: tuple[str, str] = ("", "~"),
+        one_of: tuple[str, Sequence[str]] | None = None,
+        since: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[tuple[str, Row]]:
+        column, texts = one_of or ("", ())
+        wanted = " or ".join(f"{column} eq @text{n}" for n in range(len(texts)))
+        return self._query(
+            "PartitionKey ge @first and PartitionKey lt @last and RowKey ge @low and RowKey lt @high"
+            + (f" and ( {wanted} )" if wanted else "")
+            + (f" and {since[0]} ge @since" if since else ""),
+            {
+                "first": first,
+                "last": last,
+                "low": keys[0],
+                "high": keys[1],
+                "since": since[1] if since else "",
+                **{f"text{n}": text for n, text in enumerate(texts)},
+            },
+            limit,
+        )
+
+    def _query(
+        self, wanted: str, parameters: Mapping[str, str], limit: int | None
+    ) -> Iterator[tuple[str, Row]]:
+        answered: list[datetime] = []
         with translated(f"table {self._name}"):
             pages = self._client.query_entities(
-                "PartitionKey eq @partition and RowKey ge @first and RowKey lt @last" + older,
-                parameters={"partition": partition, "first": first, "last": last, "text": text},
+                wanted,
+                parameters=dict(parameters),
                 results_per_page=min(limit or 1000, 1000),
                 raw_response_hook=_dates(answered),
             )
             count = 0
             try:
                 for entity in pages:
-                    yield _row(entity, answered[-1])
+                    yield str(entity["PartitionKey"]), _row(entity, answered[-1])
                     count += 1
                     if count == limit:
                         return

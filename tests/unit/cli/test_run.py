@@ -12,6 +12,7 @@ from support.command_line import NOW, CommandLine
 
 from runonce.cli import run as execute
 from runonce.errors import StoreError, StoreUnavailableError
+from runonce.execution.log import user_name
 from runonce.hosts import local
 from runonce.messages.rows import SHARDS, partition
 from runonce.runs.operate import ask
@@ -220,7 +221,13 @@ def test_ask_puts_the_fire_time_in_the_list_for_the_hosts(cli: CommandLine) -> N
     result = cli("run", "good", "--at", AT, "--ask")
     assert (result.exit_code, f"good {AT}: asked" in result.stdout) == (0, True)
     assert cli.json("status", "good")["jobs"][0]["pending"] == [
-        {"fire_time": AT, "why": "asked", "not_before": "2026-11-29T12:00:00Z", "parameters": {}}
+        {
+            "fire_time": AT,
+            "why": "asked",
+            "not_before": "2026-11-29T12:00:00Z",
+            "parameters": {},
+            "by": user_name(),
+        }
     ]
     worked = cli.json("recover", "--work")["worked"]
     assert [(run["fire_time"], run["outcome"]) for run in worked] == [(AT, "succeeded")]

@@ -52,6 +52,7 @@ FULL = MessageRow(
     follow_ups=5,
     outbox=({"to": "q", "id": "x", "body": "{}"},),
     replays=("2026-01-01T00:00:00Z",),
+    attempts=({"attempt": "1", "outcome": "released", "error": "Traceback"},),
     superseded=("json-1",),
 )
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from runonce.runs.rows import (
+    Failure,
     JobRow,
     Outcome,
     Pending,
@@ -36,13 +37,20 @@ FULL_JOB = JobRow(
     holder="h",
     host="shop/01",
     pending={
-        FOUR: Pending("missed", FOUR),
+        FOUR: Pending("missed", FOUR, by="shop/02"),
         THREE: Pending("running", SOON, asked_at=SOON),
     },
     last_fire_time=THREE,
     last_outcome="succeeded",
     last_finished_at=SOON,
     troubles={"failed": "2026-11-29T03:00:01Z", "missed": "2026-11-29T04:00:00Z"},
+    last_reason="ValueError: ş",
+    last_success=SOON,
+    failed_in_a_row=2,
+    failures=(Failure(THREE, '{"a":1}', Outcome.UNKNOWN, SOON),),
+    took=(1.5, 2.0),
+    attempt=2,
+    progress={"items": 300},
 )
 FULL_RUN = RunRow(
     job="nightly",
@@ -59,6 +67,10 @@ FULL_RUN = RunRow(
     write_id="w",
     host="shop/01",
     by="timer",
+    why="abandoned",
+    asked_by="shop/02",
+    asked_at=SOON,
+    skips=(("2026-11-29T00:00:00Z", "2026-11-30T00:00:00Z", "paused"),),
     started_at=SOON,
     finished_at=SOON,
     retry_at=FOUR,

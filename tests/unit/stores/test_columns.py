@@ -20,9 +20,14 @@ KINDS: dict[str, Any] = {"job": JobRow, "run": RunRow, "message": MessageRow}
 GONE: dict[str, Any] = {"job": {}, "run": {}, "message": {"result": "null"}}
 """Columns that there are no more, and that are kept where they are."""
 LATER = {
-    "job": {"since", "marks", "more", "last_params", "history_from", "troubles"},
-    "run": {"survived", "decisions", "params", "follow_ups", "outbox"},
-    "message": {"survived", "superseded", "dead_as"},
+    "job": {
+        *("since", "marks", "more", "last_params", "history_from", "last_reason", "last_success"),
+        *("failed_in_a_row", "failures", "took", "attempt", "progress", "troubles"),
+    },
+    "run": {
+        *("survived", "decisions", "params", "follow_ups", "outbox", "why", "asked_by", "asked_at", "skips"),
+    },
+    "message": {"survived", "superseded", "dead_as", "attempts"},
 }
 """Columns that came after the latest format, which needs no new one for them."""
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
