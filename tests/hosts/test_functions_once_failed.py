@@ -7,17 +7,22 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.queue import QueueClient
 
+from runonce.clock import SystemClock
+from runonce.execution.registry import Registry
+from runonce.messages.dead_letters import view
+from runonce.transports.storage import StorageTransport
 from tests.support.functions_app import environment, make_app
 from tests.support.functions_worker import LiveHost
 from tests.support.functions_worker.samples import until
+from tests.support.messages import handling
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from runonce.settings import Settings
+    from runonce.stores.protocols import Stores
 
 HANDLER = """
 import time
@@ -39,18 +44,23 @@ CASES = {
 }
 
 
-def reasons(poison: QueueClient) -> list[str]:
+def reasons(settings: Settings, azure: Stores, queue: str) -> list[str]:
+    """Of the dead letters."""
+    take = handling(queue=queue, name="take")
+    registry = Registry(azure.claims, settings.namespace, SystemClock(), "test")
+    letters = StorageTransport(settings.storage, 30).dead_letters(take)
     try:
-        found = poison.peek_messages(32)
-    except ResourceNotFoundError:
-        return []
-    return [str(json.loads(base64.b64decode(one.content)).get("reason", "")) for one in found]
+        return [view(registry, take, dead).reason for dead in letters.peek(32)]
+    finally:
+        letters.close()
 
 
-@pytest.mark.parametrize("deliveries", [5, 1])
-@pytest.mark.parametrize("reason", CASES)
+@pytest.mark.parametrize(
+    ("reason", "deliveries"),
+    [("Failed", 5), ("Failed", 1), ("MissingKey", 5), ("MissingKey", 1), ("Unknown", 5)],
+)
 def test_a_dead_letter_fails_its_function_once(
-    reason: str, deliveries: int, tmp_path: Path, settings: Settings
+    reason: str, deliveries: int, tmp_path: Path, settings: Settings, azure: Stores
 ) -> None:
     """It is in the poison queue once, and its function has failed once; not where the host would put it aside too."""
     storage, queue = str(settings.storage.connection_string), f"once-{settings.namespace}"
@@ -60,20 +70,18 @@ def test_a_dead_letter_fails_its_function_once(
         f"{QUEUES}maxDequeueCount": str(deliveries),
         "RUNONCE_CLAIM_LEASE": "3",
     }
-    client, poison = (QueueClient.from_connection_string(storage, queue + end) for end in ("", "-poison"))
+    client = QueueClient.from_connection_string(storage, queue)
     client.create_queue()
     client.send_message(base64.b64encode(json.dumps(CASES[reason]).encode()).decode())
     with LiveHost(app, environment(settings) | more) as host:
         if reason == "Unknown":
             host.console.wait_for("waiting")
-            if deliveries == 1:  # then the host itself puts aside what was killed
-                return
             host.worker.kill()
-        until(lambda: reasons(poison), 40)
+        until(lambda: reasons(settings, azure, queue), 40)
         until(lambda: client.get_queue_properties().approximate_message_count == 0)
         until(lambda: not host.console.running)
         failed = [
             one.error for one in host.console.of("take") if one.success is False and reason in one.error
         ]
         assert len(failed) == (1 if deliveries > 1 else 0)
-    assert reasons(poison) == [reason]
+    assert reasons(settings, azure, queue) == [reason]

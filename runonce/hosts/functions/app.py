@@ -17,6 +17,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,10 @@ HOST_GONE = 0
 """In the place of a signal's number: the host's port refuses."""
 RECORDING = 2.5
 """Seconds of them for recording what did not stop and releasing its lease."""
+
+
+LONGEST_WAIT = timedelta(hours=1)
+"""How long a tick may have waited for a thread; one that is later was none for the fire time before it."""
 
 
 class JobFailedError(RunonceError):
@@ -121,12 +126,23 @@ def _timer(dispatcher: Dispatcher, job: ScheduledJob) -> Callable[[func.TimerReq
     def run(timer: func.TimerRequest) -> None:  # noqa: ARG001 - what is due depends on the time alone
         result = dispatcher.tick(job)
         if result is None:
-            upcoming = job.schedule.next(dispatcher.clock.now())
-            when = "it never fires again" if upcoming is None else f"next at {to_text(upcoming)}"
-            log.info("job %s: nothing is due, %s; `runonce run %s` runs it now", job.name, when, job.name)
+            log.info(
+                "job %s: %s; `runonce run %s` runs it now", job.name, _not_due(dispatcher, job), job.name
+            )
         _report(result)
 
     return run
+
+
+def _not_due(dispatcher: Dispatcher, job: ScheduledJob) -> str:
+    """Why a tick runs nothing: what it was too late for, and what comes next."""
+    now = dispatcher.clock.now()
+    upcoming, before = job.schedule.next(now), job.schedule.previous(now)
+    coming = "it never fires again" if upcoming is None else f"next at {to_text(upcoming)}"
+    if before is None or now - before > LONGEST_WAIT:
+        return f"nothing is due, {coming}"
+    late = (now - before).total_seconds()
+    return f"nothing is due ({to_text(before)} is {late:.0f} s ago, and left to recovery), {coming}"
 
 
 def _note_switched_off(runtime: Runtime, off: Mapping[str, str]) -> None:

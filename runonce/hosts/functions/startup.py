@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 UTC_NAMES = re.compile(r"(:?(Etc/)?(UTC|UCT|GMT|Zulu|Universal)([+-]?0)?)?", re.IGNORECASE)
 """Values of TZ that move no timer."""
+THREADS = "PYTHON_THREADPOOL_THREAD_COUNT"
 PATIENCE = 0.5
 """Seconds for an address of this machine to take a connection."""
 
@@ -44,9 +45,22 @@ def look(root: Path, runtime: Runtime, off: Mapping[str, str]) -> list[str]:
     check_zone(os.environ)
     return [
         *_host_json(root, runtime),
+        *_threads(os.environ, runtime),
         *(_without(name, setting, runtime) for name, setting in off.items()),
         *unreachable(runtime.settings),
     ]
+
+
+def _threads(environ: Mapping[str, str], runtime: Runtime) -> Iterator[str]:
+    """Fewer threads than the host gives its worker: ticks and messages wait for one, unseen by the host."""
+    given = environ.get(THREADS, "").strip()
+    wanted = len(runtime.jobs) + sum(one.concurrency for one in runtime.found.handlers.values())
+    if given.isdigit() and int(given) < wanted:
+        yield (
+            f"{THREADS}={given}: each run and each message in hand takes a thread, {wanted} at most, so ticks wait "
+            f"for one and begin late, and after five minutes are left to recovery; remove that setting (the host's "
+            f"own figure is 1000)."
+        )
 
 
 def tell(text: str) -> None:

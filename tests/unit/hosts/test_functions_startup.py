@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -259,3 +260,33 @@ def test_the_portals_run_says_why_nothing_runs(tmp_path: Path, caplog: pytest.Lo
     assert "job nightly: nothing is due, next at" in line
     assert "T03:00:00" in line
     assert "`runonce run nightly`" in line
+
+
+def test_a_tick_that_came_too_late_names_its_fire_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that waited for minutes says for which fire time it was too late, and who looks after that."""
+    monkeypatch.setattr(
+        "runonce.clock.SystemClock.now", lambda _: datetime(2026, 11, 30, 3, 6, 40, tzinfo=UTC)
+    )
+    made = functions(app(tmp_path))
+    with caplog.at_level(logging.INFO, "runonce.functions"):
+        made["nightly"].get_user_function()(None)
+    assert (
+        "(2026-11-30T03:00:00Z is 400 s ago, and left to recovery), next at 2026-12-01T03:00:00Z"
+        in caplog.text
+    )
+
+
+@pytest.mark.parametrize(("threads", "told"), [("1000", False), ("11", False), ("10", True), ("", False)])
+def test_fewer_threads_than_work_are_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    threads: str,
+    told: bool,
+) -> None:
+    """Three jobs, one of them ours, and a handler of eight at a time want eleven threads."""
+    monkeypatch.setenv("PYTHON_THREADPOOL_THREAD_COUNT", threads)
+    functions(app(tmp_path))
+    assert (f"PYTHON_THREADPOOL_THREAD_COUNT={threads}: each run" in capsys.readouterr().err) == told
