@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from azure.core.pipeline.transport import RequestsTransport  # noqa: E402
 
+from runonce.errors import ConflictError  # noqa: E402
 from runonce.stores.azure.stores import azure_stores  # noqa: E402
+from runonce.stores.protocols import Insert, Replace  # noqa: E402
 from tests.support.namespaces import fresh_settings  # noqa: E402
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from runonce.stores.protocols import Stores
 
 logging.getLogger("azure").setLevel(logging.WARNING)
+
+STORAGE = "RUNONCE_TESTS_STORAGE"
+"""A connection string: of a storage that does something wrong, in the tests of these tests."""
 
 
 def _launcher() -> Any:
@@ -39,10 +45,24 @@ def _launcher() -> Any:
 
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[str]:
-    """The connection string of a real Azurite of this test process's own."""
+    """The connection string of a real Azurite of this test process's own, or of another storage that is to be tried."""
+    if given := os.environ.get(STORAGE):
+        yield given
+        return
     launcher = _launcher()
     with launcher.start() as emulator:
+        _heeds_conditions(emulator.connection_string)
         yield emulator.connection_string
+
+
+def _heeds_conditions(connection_string: str) -> None:
+    """Without conditional writes no test of a race says anything, so none is run."""
+    made = fresh_settings(connection_string)
+    runs = azure_stores(made).runs
+    (stale,) = runs.commit(made.namespace, [Insert("a", {"n": 1})])
+    runs.commit(made.namespace, [Replace("a", {"n": 2}, stale)])
+    with pytest.raises(ConflictError):
+        runs.commit(made.namespace, [Replace("a", {"n": 3}, stale)])
 
 
 @pytest.fixture

@@ -104,7 +104,9 @@ def test_a_paused_owner_is_taken_over_and_changes_nothing(azurite: str) -> None:
     assert waits > 0
     assert time.monotonic() - started > SHORT + 1, "the lease and the resolution of the server's clock"
     with pytest.raises(Fenced, match="heir with token 2") as caught:
-        paused.message.commit({"row": {"by": "paused"}, "more": {"by": "paused"}})
+        paused.message.commit(
+            {"another row": {"by": "paused"}}
+        )  # which is not there: only the claim can refuse it
     assert isinstance(paused_host.finish(paused, None, caught.value), Reschedule)
     assert [(row["name"], row["by"], row["token"]) for row in rows(settings, one)] == [("row", "heir", 2)]
     assert paused_host.deliver(one, delivery(count=3)) == Complete(duplicate=True)

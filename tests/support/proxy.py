@@ -266,7 +266,7 @@ class _Handler(BaseHTTPRequestHandler):
 class StorageProxy:
     """A proxy in front of each service of the Azurite with this connection string."""
 
-    def __init__(self, connection_string: str) -> None:
+    def __init__(self, connection_string: str, kind: type[Proxy] = Proxy) -> None:
         self.connection_string = connection_string
         """For the settings of what is to go through the proxies."""
         made = []
@@ -275,7 +275,7 @@ class StorageProxy:
             assert endpoint is not None
             port = urlsplit(endpoint[1]).port
             assert port is not None
-            proxy = Proxy(port)
+            proxy = kind(port)
             made.append(proxy)
             self.connection_string = self.connection_string.replace(f":{port}/", f":{proxy.port}/")
         self.blob, self.queue, self.table = made
