@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runonce.errors import HostStopping
-from runonce.execution.threads import start_thread
+from runonce.execution.threads import classic_invocation, classic_worker, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -97,6 +97,12 @@ def _inside(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> 
         asyncio.tasks._leave_task(loop, task)  # noqa: SLF001 - as above
 
 
+def _of_classic_kind(loop: asyncio.AbstractEventLoop, body: Any, **options: Any) -> asyncio.Task[Any]:
+    """A task as the classic worker makes them, which hand their invocation on to those they start."""
+    kind: type[asyncio.Task[Any]] = getattr(classic_worker(), "ContextEnabledTask", asyncio.Task)
+    return kind(body, loop=loop, **options)
+
+
 def _end_of(task: asyncio.Task[End]) -> End:
     return (None, asyncio.CancelledError()) if task.cancelled() else task.result()
 
@@ -131,6 +137,9 @@ class BodyLoop:
         # and each has it from the task that starts it.
         factory = None if host is None else host.get_task_factory()
         outer = None if host is None else asyncio.current_task(host)
+        invocation = classic_invocation()
+        if factory is None and invocation is not None:  # called in a thread of the classic worker's pool
+            factory = _of_classic_kind
 
         def begin() -> None:
             if factory is not None:
@@ -138,6 +147,8 @@ class BodyLoop:
             _calls.set(_Calls())
             with _inside(self._loop, outer):
                 task = self._loop.create_task(body())
+            if outer is None and invocation is not None:
+                task.set_azure_invocation_id(invocation)  # type: ignore[attr-defined]
             task.add_done_callback(end)
             stop.listen(lambda _: self._soon(lambda: cancel(task)))
 

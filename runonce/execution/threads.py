@@ -1,4 +1,8 @@
-"""Helper threads that keep the invocation they were started in."""
+"""Helper threads that keep the invocation they were started in, by which the Functions host attributes log lines.
+
+The worker finds it in a context variable (Python 3.13 and later), or on the current task and in a thread-local (the
+classic worker, before).
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,11 @@ def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
 def carried(target: Callable[[], object]) -> Callable[[], None]:
     """The call as another thread can make it: with this one's context variables, and under its invocation."""
     context = contextvars.copy_context()
-    invocation_id = getattr(_thread_local(), "invocation_id", None)
+    worker, invocation_id = classic_worker(), classic_invocation()
 
     def run() -> None:
-        if invocation_id is not None:
-            _thread_local().invocation_id = invocation_id
+        if worker is not None and invocation_id is not None:
+            worker._invocation_id_local.invocation_id = invocation_id  # noqa: SLF001 - there is no other way
         context.run(target)
 
     return run
@@ -48,7 +52,12 @@ def in_thread(call: Callable[[], T], name: str = "begin-or-finish") -> Future[T]
     return ended
 
 
-def _thread_local() -> Any:
-    """The classic Functions worker's thread-local, where that worker is what runs us."""
-    dispatcher = sys.modules.get("azure_functions_worker.dispatcher")
-    return getattr(dispatcher, "_invocation_id_local", None)
+def classic_worker() -> Any:
+    """The module of the classic Functions worker that knows invocations, or None where it is not what runs us."""
+    return sys.modules.get("azure_functions_worker.dispatcher")
+
+
+def classic_invocation() -> str | None:
+    """The invocation that the classic worker would attribute a log line of here and now to."""
+    ask = getattr(classic_worker(), "get_current_invocation_id", None)
+    return None if ask is None else ask()

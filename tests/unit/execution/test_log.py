@@ -4,12 +4,12 @@ import contextvars
 import logging
 import sys
 import threading
-import types
 
 import pytest
 
 from runonce.execution.log import RunLogger, host_name, run_logger
 from runonce.execution.threads import start_thread
+from tests.support.classic_worker import worker_module
 
 AWKWARD = "message 50%s%%d%"
 
@@ -102,9 +102,8 @@ def test_a_thread_keeps_the_context() -> None:
 
 def test_a_thread_keeps_the_classic_workers_invocation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread-local in which older workers keep the invocation is carried over too."""
-    dispatcher = types.ModuleType("azure_functions_worker.dispatcher")
-    local = threading.local()
-    dispatcher._invocation_id_local = local  # type: ignore[attr-defined]
+    dispatcher = worker_module()
+    local = dispatcher._invocation_id_local
     monkeypatch.setitem(sys.modules, "azure_functions_worker.dispatcher", dispatcher)
     seen = []
     local.invocation_id = "i-1"
