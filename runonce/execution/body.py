@@ -80,7 +80,7 @@ class Steps(Generic[B, A]):
 
     async def run_async(self) -> A:
         """The same for a host with an event loop of its own, which may cancel us at any time."""
-        begun, cancelled = await _to_its_end(in_thread(self.begin))
+        begun, cancelled = await to_its_end(in_thread(self.begin))
         if not isinstance(begun, Begun):
             return begun
         if cancelled:
@@ -89,9 +89,9 @@ class Steps(Generic[B, A]):
         if end[1] is None:
             run = partial(body_loop().run, lambda: _awaited(begun, begun.call), begun.stop, begun.ended)
             begun.within(run)
-            end, _ = await _to_its_end(begun.ended, lambda: begun.stop.set(HostStopping()))
+            end, _ = await to_its_end(begun.ended, lambda: begun.stop.set(HostStopping()))
         finish = partial(self.finish, cast("B", begun), *end)
-        answer, _ = await _to_its_end(begun.within(lambda: in_thread(finish)))
+        answer, _ = await to_its_end(begun.within(lambda: in_thread(finish)))
         return answer
 
 
@@ -154,7 +154,7 @@ def _looked_at(begun: Begun, result: Any) -> Any:
     return result
 
 
-async def _to_its_end(ending: Future[T], on_cancel: Callable[[], None] = lambda: None) -> tuple[T, bool]:
+async def to_its_end(ending: Future[T], on_cancel: Callable[[], None] = lambda: None) -> tuple[T, bool]:
     """Await what must not be left half done, however often we are cancelled; whether we were."""
     # No task: what cancels every task it finds on this loop does not find it.
     future, cancelled = asyncio.wrap_future(ending), False

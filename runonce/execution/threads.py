@@ -52,6 +52,16 @@ def in_thread(call: Callable[[], T], name: str = "begin-or-finish") -> Future[T]
     return ended
 
 
+def log_as(invocation_id: str) -> None:
+    """Log under an invocation from here on, and in the threads started from here, on a worker's event loop.
+
+    The worker of Python 3.13 and later sees to that itself only in its pool's threads, the classic one in each task.
+    """
+    runtime = sys.modules.get("azure_functions_runtime")
+    if runtime is not None:
+        runtime.invocation_id_cv.set(invocation_id)
+
+
 def classic_worker() -> Any:
     """The module of the classic Functions worker that knows invocations, or None where it is not what runs us."""
     return sys.modules.get("azure_functions_worker.dispatcher")

@@ -15,7 +15,8 @@ from __future__ import annotations
 import base64
 import logging
 import uuid
-from contextlib import nullcontext
+from concurrent.futures import Future, InvalidStateError
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -24,6 +25,8 @@ from typing import TYPE_CHECKING, Any, cast
 import azure.functions as func
 
 from runonce.errors import RunonceError, SettingsError, TransportError
+from runonce.execution.body import to_its_end
+from runonce.execution.threads import log_as, start_thread
 from runonce.execution.turns import Turns
 from runonce.hosts.runtime import check_transport
 from runonce.messages.ended import WHEN_STOPPING
@@ -72,9 +75,8 @@ def add_handler(
             connection=settings.storage.setting,
             data_type=func.DataType.BINARY,
         )
-        app.function_name(handler.name)(
-            trigger(_function(runtime, handler, turns, from_storage, in_hand, deliveries))
-        )
+        handle = _function(runtime, handler, turns, from_storage, in_hand, deliveries)
+        app.function_name(handler.name)(trigger(_awaiting(handle, func.QueueMessage)))
         return
     connection = settings.servicebus
     if connection is None:
@@ -111,7 +113,8 @@ def add_handler(
                 connection=connection.setting,
                 data_type=func.DataType.BINARY,
             )
-        app.function_name(name)(trigger(_function(runtime, handler, turns, read)))
+        handle = _function(runtime, handler, turns, read)
+        app.function_name(name)(trigger(_awaiting(handle, func.ServiceBusMessage)))
 
 
 def _function(
@@ -122,17 +125,16 @@ def _function(
     in_hand: InHand | None = None,
     deliveries: int = 0,
 ) -> Callable[..., Any]:
-    """The function the worker calls; its parameter's annotation tells the worker what to make of the message."""
+    """What is done with a message, in the thread that calls it, to its end; `ended` is called if that comes sooner."""
 
-    # A plain function for an async handler too: its body has a loop of its own, and nothing waits on the worker's.
-    def handle(message: Any) -> None:
+    def handle(message: Any, ended: Callable[[], None] = lambda: None) -> None:
         delivery = read(message)
         early: list[Settlement] = []
         having = in_hand.having(handler.queue, delivery.receipt) if in_hand else nullcontext()
         with having, turns.one() as turn:
 
             def given_up(settlement: Settlement) -> None:
-                """Its function does not end, which only the host can change; the message goes on without it."""
+                """Its code does not end, which only the host can change; the message goes on without it."""
                 turn.end()
                 try:
                     settle(runtime, handler, delivery, settlement)
@@ -140,6 +142,7 @@ def _function(
                     log.warning("handler %s: it comes again when its function ends: %s", handler.name, error)
                 else:
                     early.append(settlement)
+                    ended()
 
             settlement = runtime.deliverer.deliver(handler, delivery, turn, given_up)
             if early:
@@ -150,9 +153,39 @@ def _function(
         if isinstance(settlement, DeadLetter) and not last and _removed(runtime, handler, delivery):
             raise DeadLetteredError(f"{settlement.reason}: {settlement.description}")
 
-    kind = func.QueueMessage if read is from_storage else func.ServiceBusMessage
-    handle.__annotations__ = {"message": kind, "return": None}
     return handle
+
+
+def _awaiting(handle: Callable[..., None], kind: type) -> Callable[..., Any]:
+    """The function the worker calls; its parameter's annotation tells the worker what to make of the message.
+
+    A message may wait long, for a lock or for its turn. So it has a thread of its own, not one of the worker's pool,
+    which all other functions share, and the worker's event loop does nothing but await it.
+    """
+
+    async def function(message: Any, context: func.Context) -> None:
+        end: Future[None] = Future()
+
+        def ended(error: BaseException | None = None) -> None:
+            with suppress(InvalidStateError):  # it was given up, and has ended after all
+                end.set_result(None) if error is None else end.set_exception(error)
+
+        def work() -> None:
+            try:
+                handle(message, ended)
+            except Exception as error:  # noqa: BLE001 - it fails the function
+                ended(error)
+            except BaseException as error:  # noqa: BLE001 - it would end the worker's loop
+                ended(RunonceError(repr(error)))
+            else:
+                ended()
+
+        log_as(context.invocation_id)
+        start_thread(work, context.function_name)
+        await to_its_end(end)
+
+    function.__annotations__ = {"message": kind, "context": func.Context, "return": None}
+    return function
 
 
 def settle(runtime: Runtime, handler: Handler, delivery: Delivery, settlement: Settlement) -> None:

@@ -52,12 +52,12 @@ def look(root: Path, runtime: Runtime, off: Mapping[str, str]) -> list[str]:
 
 
 def _threads(environ: Mapping[str, str], runtime: Runtime) -> Iterator[str]:
-    """Fewer threads than the host gives its worker: ticks and messages wait for one, unseen by the host."""
+    """Fewer threads than the host gives its worker: ticks wait for one, unseen by the host. Messages have their own."""
     given = environ.get(THREADS, "").strip()
-    wanted = len(runtime.jobs) + sum(one.concurrency for one in runtime.found.handlers.values())
+    wanted = len(runtime.jobs)
     if given.isdigit() and int(given) < wanted:
         yield (
-            f"{THREADS}={given}: each run and each message in hand takes a thread, {wanted} at most, so ticks wait "
+            f"{THREADS}={given}: each run takes a thread, {wanted} at most, so ticks wait "
             f"for one and begin late, and after five minutes are left to recovery; remove that setting (the host's "
             f"own figure is 1000)."
         )
