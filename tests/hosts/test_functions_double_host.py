@@ -251,8 +251,9 @@ def test_a_restarted_host_kills_its_worker(bench: Bench) -> None:
         host.console.wait_for("at work on long")
         old = host.worker
         assert post(host, "/admin/host/restart") == 202
+        host.console.wait_for("Host started", timeout=55, count=2)
         assert old.wait() == -9
-        until(lambda: host.workers and host.worker.pid != old.pid)
+        assert host.worker.pid != old.pid
         bench.send("next")
         host.console.wait_for("at work on next")
         assert bench.shown() == []

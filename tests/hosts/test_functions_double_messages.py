@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = sdk_forgets_sockets
 
-COUNT, SEED = 140, 20261130
+COUNT, SEED = 290, 20261130
 FIELDS = (
     *(
         "id",
@@ -112,7 +112,7 @@ def run_here(settings: Settings, app: Path, count: int, **more: str) -> None:
     env = {**os.environ, **environment(settings), **more, "PYTHONPATH": str(ROOT)}
     env["RUNONCE_STORAGE"] = str(settings.storage.connection_string)
     command = [sys.executable, "-m", "runonce", "work", "note", "--max-messages", str(count)]
-    subprocess.run(command, cwd=app, env=env, check=True, timeout=120)
+    subprocess.run(command, cwd=app, env=env, check=True, timeout=240)
 
 
 @pytest.mark.parametrize("where", ["functions", "here"])
@@ -124,7 +124,7 @@ def test_on_a_storage_queue(where: str, tmp_path: Path, azurite: str) -> None:
     sent = send_to_storage(azurite, queue)
     if where == "functions":
         with LiveHost(app, environment(settings)):
-            until(lambda: len(seen(settings)) >= len(sent), 90)
+            until(lambda: len(seen(settings)) >= len(sent), 240)
     else:
         run_here(settings, app, len(sent))
     check(settings, sent)
@@ -141,7 +141,7 @@ def test_on_service_bus(where: str, tmp_path: Path, azurite: str, broker: Broker
     own = {"RUNONCE_SERVICEBUS": broker.connection_string}
     if where == "functions":
         with LiveHost(app, environment(settings) | own):
-            until(lambda: len(seen(settings)) >= len(sent), 90)
+            until(lambda: len(seen(settings)) >= len(sent), 240)
     else:
         run_here(settings, app, len(sent), **own)
     check(settings, sent)

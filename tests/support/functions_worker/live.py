@@ -111,6 +111,7 @@ class LiveHost:
         self._script.end()
         self._script = self._new_script()
         self._script.start()
+        self.console.say("Host started")
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the host's end; returns its exit code."""
