@@ -175,6 +175,74 @@ ROWS: dict[str, Callable[[Bench], None]] = {
 }
 
 
+def base64_of(body: bytes) -> str:
+    return base64.b64encode(body).decode()
+
+
+ALIKE = {
+    "JSON": base64_of(b'{"id": 1}'),
+    "JSON with a byte order mark": base64_of(b'\xef\xbb\xbf{"id": 2}'),
+    "a byte order mark inside": base64_of('{"id": "3\ufeff"}'.encode()),
+    "spaces that do not break": base64_of('{"id":\t"4\u00a0\u202f\u00ad"}'.encode()),
+    "a joined emoji": base64_of('{"id": "5 \U0001f469\u200d\U0001f52c"}'.encode()),
+    "escapes": base64_of(b'{"id": "6 \\ud83d\\ude00 \\u0000"}'),
+    "a list": base64_of(b"[7]"),
+    "a number": base64_of(b"8"),
+    "a text in quotes": base64_of(b'"9"'),
+    "wrapped Base64": base64.encodebytes(b'{"id": "10", "text": "' + b"x" * 200 + b'"}').decode(),
+    "blanks around Base64": " " + base64_of(b'{"id": 11}') + "\r\n",
+    "the host's own fields": base64_of(
+        b'{"id": 12, "dequeueCount": "x", "PopReceipt": 1, "insertionTime": {}}'
+    ),
+    "nothing of the toolkit's, though it looks so": base64_of(b'{"runonce": 1, "id": 13}'),
+}
+"""Texts of a Storage queue that both hosts hand over as the same bytes."""
+OTHERWISE = {
+    "UTF-16": '{"id": 1}'.encode("utf-16"),
+    "Latin-1": '{"id": "Z\u00fcrich"}'.encode("latin-1"),
+    "binary": bytes(range(256)),
+    "a text without quotes": b"plain text",
+    "half of JSON": b'{"id": 1',
+}
+"""Bytes that are not JSON, whose Base64 is one of the rows."""
+
+
+def test_whatever_is_json_is_the_same_on_both_hosts(bench: Bench) -> None:
+    """A handler gets the same bytes, however they are encoded, whatever signs and fields are in them."""
+    for text in ALIKE.values():
+        bench.send(text)
+    bench.here("work", "note", "--max-messages", str(len(ALIKE))).communicate(timeout=60)
+    here = sorted(bench.seen())
+    assert here == sorted(base64.b64decode(text).decode("latin-1") for text in ALIKE.values())
+    for text in ALIKE.values():
+        bench.send(text)
+    with bench.there():
+        until(lambda: len(bench.seen()) == 2 * len(here), 60)
+    assert sorted(bench.seen()) == sorted(2 * here)
+    assert bench.waiting_in_poison() == []
+
+
+def test_base64_of_what_is_no_json_is_the_text_here_and_the_bytes_there(bench: Bench) -> None:
+    """As the page's row says, for every kind of bytes; `queue_encoding="base64"` makes it the bytes here too."""
+    sent = {name: base64_of(body) for name, body in OTHERWISE.items()}
+    for text in sent.values():
+        bench.send(text)
+    bench.here("work", "note", "--max-messages", str(len(sent))).communicate(timeout=60)
+    assert sorted(bench.seen()) == sorted(sent.values())
+    for text in sent.values():
+        bench.send(text)
+    with bench.there():
+        until(lambda: len(bench.seen()) == 2 * len(sent), 60)
+    bodies = [body.decode("latin-1") for body in OTHERWISE.values()]
+    assert sorted(bench.seen()) == sorted([*sent.values(), *bodies])
+    source = HANDLER.format(queue=bench.queue).replace("retries=0", 'retries=0, queue_encoding="base64"')
+    (bench.app / "jobs" / "note.py").write_text(source)
+    for text in sent.values():
+        bench.send(text)
+    bench.here("work", "note", "--max-messages", str(len(sent))).communicate(timeout=60)
+    assert sorted(bench.seen()) == sorted([*sent.values(), *bodies, *bodies])
+
+
 def documented() -> list[str]:
     """The first column of the page's table."""
     page = (ROOT / "docs" / "local.md").read_text(encoding="utf-8")

@@ -125,9 +125,20 @@ def _function(
     in_hand: InHand | None = None,
     deliveries: int = 0,
 ) -> Callable[..., Any]:
-    """What is done with a message, in the thread that calls it, to its end; `ended` is called if that comes sooner."""
+    """What is done with a message, in the thread that calls it, to its end.
 
-    def handle(message: Any, ended: Callable[[], None] = lambda: None) -> None:
+    `ended` is called, with what its function fails with, if that end comes sooner.
+    """
+
+    def failure(delivery: Delivery, settlement: Settlement) -> DeadLetteredError | None:
+        """Of a message that was put aside: the host counts it once, if nothing is left to deliver again."""
+        # What failed at its last delivery the host would put aside too, where it is already.
+        last = delivery.delivery_count >= deliveries
+        if isinstance(settlement, DeadLetter) and not last and _removed(runtime, handler, delivery):
+            return DeadLetteredError(f"{settlement.reason}: {settlement.description}")
+        return None
+
+    def handle(message: Any, ended: Callable[[BaseException | None], None] = lambda _: None) -> None:
         delivery = read(message)
         early: list[Settlement] = []
         having = in_hand.having(handler.queue, delivery.receipt) if in_hand else nullcontext()
@@ -142,16 +153,14 @@ def _function(
                     log.warning("handler %s: it comes again when its function ends: %s", handler.name, error)
                 else:
                     early.append(settlement)
-                    ended()
+                    ended(failure(delivery, settlement))
 
             settlement = runtime.deliverer.deliver(handler, delivery, turn, given_up)
             if early:
                 return
             settle(runtime, handler, delivery, settlement)
-        # What failed at its last delivery the host would put aside too, where it is already.
-        last = delivery.delivery_count >= deliveries
-        if isinstance(settlement, DeadLetter) and not last and _removed(runtime, handler, delivery):
-            raise DeadLetteredError(f"{settlement.reason}: {settlement.description}")
+        if (error := failure(delivery, settlement)) is not None:
+            raise error
 
     return handle
 
