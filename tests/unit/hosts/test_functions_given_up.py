@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from runonce.clock import SystemClock
 from runonce.errors import TransportError
 from runonce.execution.turns import Turns
-from runonce.hosts.functions.handlers import _function
+from runonce.hosts.functions.handlers import DeadLetteredError, _function
 from runonce.hosts.runtime import Runtime
 from runonce.stores.memory import memory_stores
 from runonce.testing import MemorySender
@@ -60,3 +61,45 @@ def test_a_function_that_hangs_gives_its_message_and_its_turn_to_others(away: in
     hanging.join(10)
     assert not hanging.is_alive()
     assert [sent.json["id"] for sent in sender.sent] == ["hangs"]
+
+
+class Queues(MemorySender):
+    """A sender of Storage queues that notes what is put aside and what is removed."""
+
+    def __init__(self, *, is_latest: bool) -> None:
+        super().__init__()
+        self.is_latest, self.aside, self.removed = is_latest, list[str](), list[tuple[str, str]]()
+
+    def put(self, queue: str, text: str, delay: float = 0.0) -> None:
+        assert text
+        assert delay == 0
+        self.aside.append(queue)
+
+    def remove(self, queue: str, receipt: tuple[str, str]) -> bool:
+        assert queue == "invoices"
+        self.removed.append(receipt)
+        return self.is_latest
+
+
+@pytest.mark.parametrize(
+    ("count", "is_latest", "fails", "removed"),
+    [(1, True, True, 1), (1, False, False, 1), (5, True, False, 0)],
+)
+def test_a_dead_letter_of_a_function_that_hangs_fails_it(
+    *, count: int, is_latest: bool, fails: bool, removed: int
+) -> None:
+    """Once it is put aside; not where its message would be delivered, or put aside by the host, once more."""
+    settings = replace(fresh_settings("UseDevelopmentStorage=true"), shutdown_timeout=0.2)
+    release, clock, sender = threading.Event(), SystemClock(), Queues(is_latest=is_latest)
+    one = handling(lambda _: release.wait(20), max_runtime=0.2, retries=0)
+    runtime = Runtime(settings, stores=memory_stores(clock), clock=clock, sender=sender, host="functions")
+    handle = _function(runtime, one, Turns(1, runtime.stop), lambda message: message, deliveries=5)
+    ends: SimpleQueue[BaseException | None] = SimpleQueue()
+    message = delivery(count=count, receipt=("id-1", "receipt-1"))
+    hanging = threading.Thread(target=handle, args=(message, ends.put), daemon=True)
+    hanging.start()
+    assert isinstance(ends.get(timeout=10), DeadLetteredError) == fails
+    release.set()
+    hanging.join(10)
+    assert sender.aside == ["invoices-poison"]
+    assert len(sender.removed) == removed
