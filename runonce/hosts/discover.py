@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 
 from runonce.errors import JobFileError, RunonceError, SettingsError, UnknownJobError
 from runonce.execution.noted import noting
+from runonce.hosts.clashes import clashes
 from runonce.messages.definition import Handler
 from runonce.runs.definition import ScheduledJob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from types import ModuleType
 
 log = logging.getLogger("runonce.hosts.discover")
@@ -118,41 +118,22 @@ def _discover(root: Path) -> Discovered:
                 _drop(made, module)
                 log.error("%s", error)  # noqa: TRY400 - the message has the place; a traceback of ours adds none
                 found.broken.append(error)
-    _leave_out_sharing(found)
+    _leave_out_clashing(found)
     return found
 
 
-def sharing(handlers: Iterable[Handler]) -> list[tuple[Handler, Handler]]:
-    """Pairs of handlers that read one queue or subscription: each message would go to one of them by chance."""
-    readers: dict[tuple[str, str], Handler] = {}
-    pairs = []
-    for handler in handlers:
-        for entity, subscription in handler.sources:
-            place = entity.casefold(), (subscription or "").casefold()  # as the broker takes names
-            other = readers.setdefault(place, handler)
-            if other is not handler:
-                pairs.append((other, handler))
-    return pairs
-
-
-def both_read(one: Handler, other: Handler) -> str:
-    """What is wrong with two handlers of one queue, and the remedy."""
-    return (
-        f"Handlers {one.name!r} and {other.name!r} both read {other.entity!r}, and each message would go to one of "
-        f"them by chance; give each a queue of its own, or a topic with a subscription for each."
-    )
-
-
-def _leave_out_sharing(found: Discovered) -> None:
-    """Neither of two handlers of one queue runs: it would take the other one's messages for its own."""
-    pairs = sharing(sorted(found.handlers.values(), key=lambda handler: handler.name))
-    for one, other in pairs:
-        files = sorted({found.files[handler.name].as_posix() for handler in (one, other)})
-        error = JobFileError(f"{' and '.join(files)}: {both_read(one, other)} Both are left out.")
+def _leave_out_clashing(found: Discovered) -> None:
+    """Neither of two that share a name runs: it would take what is the other one's for its own."""
+    pairs = list(clashes([*found.jobs.values(), *found.handlers.values()]))
+    for one, other, what in pairs:
+        files = sorted({found.files[each.name].as_posix() for each in (one, other)})
+        error = JobFileError(f"{' and '.join(files)}: {what} Both are left out.")
         log.error("%s", error)
         found.broken.append(error)
-    for name in {handler.name for pair in pairs for handler in pair}:
-        del found.handlers[name], found.files[name]
+    for name in {each.name for one, other, _ in pairs for each in (one, other)}:
+        found.jobs.pop(name, None)
+        found.handlers.pop(name, None)
+        del found.files[name]
 
 
 def _job_files(root: Path) -> list[Path]:

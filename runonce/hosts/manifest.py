@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runonce.errors import DefinitionError, ScheduleError
 from runonce.execution.options import MAX_ABANDONED
-from runonce.hosts.discover import both_read, sharing
+from runonce.hosts.clashes import clashes
 from runonce.hosts.purge import MAX_RUNTIME
 from runonce.schedules.host_cron import container_apps_cron, functions_timer
 from runonce.settings import Settings, StorageConnection
@@ -72,8 +72,8 @@ def make_manifest(found: Discovered, at: datetime) -> dict[str, Any]:
     begin = datetime(at.astimezone(UTC).year, 1, 1, tzinfo=UTC)  # so that it does not change from day to day
     jobs = sorted(found.jobs.values(), key=lambda job: job.name)
     handlers = sorted(found.handlers.values(), key=lambda handler: handler.name)
-    for one, other in sharing(handlers):
-        raise DefinitionError(both_read(one, other))
+    for *_, what in clashes([*jobs, *handlers]):
+        raise DefinitionError(what)
     resources = resource_names([*(job.name for job in jobs), *(h.name for h in handlers)])
     defaults = Settings("default", StorageConnection())
     return {
@@ -247,12 +247,20 @@ def resource_names(names: Iterable[str]) -> dict[str, str]:
     """For each name one that a Container Apps job may have, which is different for each."""
     wanted = list(names)
     plain = {name: "-".join(part for part in name.replace("_", "-").split("-") if part) for name in wanted}
-    return {
-        name: resource
-        if len(resource) <= LONGEST_RESOURCE and list(plain.values()).count(resource) == 1
-        else f"{resource[: LONGEST_RESOURCE - 6].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:5]}"
+    fitting = {
+        name
         for name, resource in plain.items()
+        if len(resource) <= LONGEST_RESOURCE and list(plain.values()).count(resource) == 1
     }
+    made: dict[str, str] = {}
+    for digits in (5, 20):  # another one may be called just as the shorter is
+        for name, resource in plain.items():
+            begin = resource[: LONGEST_RESOURCE - digits - 1].rstrip("-")
+            hashed = f"{begin}-{hashlib.sha256(name.encode()).hexdigest()[:digits]}"
+            made[name] = resource if name in fitting else hashed
+        if len(set(made.values())) == len(made):
+            break
+    return made
 
 
 def iso(seconds: int) -> str:

@@ -206,6 +206,14 @@ def check_transport(settings: Settings, handler: Handler) -> None:
             f"Handler {handler.name!r}: in namespace {settings.namespace!r} its queue is called {name!r}, which is "
             f"over {most} characters; shorten either, or set RUNONCE_QUEUE_NAMES=plain where no other namespace has it."
         )
+    if settings.transport == "storage" and name in (
+        settings.request_queue,
+        f"{settings.request_queue}-poison",
+    ):
+        raise SettingsError(
+            f"Handler {handler.name!r}: {name!r} is the queue of what this namespace's jobs are asked to run, or of its "
+            f"dead letters; give it another queue."
+        )
 
 
 def _is_storage_queue(name: str) -> bool:

@@ -111,6 +111,11 @@ class Handler:
         return [*own, (self.queue, None)]
 
     @property
+    def function_names(self) -> list[str]:
+        """What its functions on Functions are called, one for each source."""
+        return [self.name, f"{self.name}_retry"][: len(self.sources)]
+
+    @property
     def summary(self) -> str:
         """The first line of the function's docstring."""
         return (inspect.getdoc(self.body) or "").partition("\n")[0]

@@ -232,7 +232,7 @@ class Deliverer(Flow[Working]):
         if lock is None:
             return Blobs(store, namespace, owner, claim.row.token, claim.check, self.clock)
         token = LockToken(self.registry, lock, claim.check)
-        return Blobs(store, namespace, owner, token, claim.check, self.clock, owner=f"lock/{lock}")
+        return Blobs(store, namespace, owner, token, claim.check, self.clock, owner=f"runonce-lock/{lock}")
 
     def _start(self, working: Working, lock: str | None, turn: Turn | None) -> Working | Settlement:
         handler, claim, stop = working.handler, working.claim, working.stop

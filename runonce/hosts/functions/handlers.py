@@ -88,9 +88,7 @@ def add_handler(
 
         return ServiceBusOriginals(connection)
 
-    for name, (named, subscription) in zip(
-        (handler.name, f"{handler.name}_retry"), handler.sources, strict=False
-    ):
+    for name, (named, subscription) in zip(handler.function_names, handler.sources, strict=True):
         entity = settings.queue_prefix + named
 
         def read(message: func.ServiceBusMessage, source: Source = (entity, subscription)) -> Delivery:

@@ -222,3 +222,60 @@ def test_handlers_that_share_a_queue_do_not_run(folder: Path, files: dict[str, s
     assert "a queue of its own" in told
     with pytest.raises(UnknownJobError, match="a queue of its own"):  # what `work first` says, with 5
         found.handler("first")
+
+
+CLASHING = {
+    "a function of its retries and a handler": (
+        '@handler(topic="bills", subscription="mail", forward=False)\ndef first(m): ...',
+        '@handler(queue="others-2")\ndef first_retry(m): ...',
+        "forward=False",
+    ),
+    "a function of its retries and a job": (
+        '@handler(topic="bills", subscription="mail", forward=False)\ndef first(m): ...',
+        '@scheduled("0 0 3 * * *")\ndef first_retry(run): ...',
+        "forward=False",
+    ),
+    "a queue of dead letters": (
+        '@handler(queue="bills")\ndef first(m): ...',
+        '@handler(queue="bills-poison")\ndef first_retry(m): ...',
+        "dead letters of handler 'first'",
+    ),
+    "the queue that a subscription forwards to": (
+        '@handler(topic="bills", subscription="mail")\ndef first(m): ...',
+        '@handler(queue="Bills.mail-poison")\ndef first_retry(m): ...',
+        "dead letters of handler 'first'",
+    ),
+    "a topic and a queue": (
+        '@handler(topic="bills", subscription="mail")\ndef first(m): ...',
+        '@handler(queue="Bills")\ndef first_retry(m): ...',
+        "either under one name",
+    ),
+    "a topic and the queue of another": (
+        '@handler(topic="bills.mail", subscription="x")\ndef first(m): ...',
+        '@handler(topic="bills", subscription="mail")\ndef first_retry(m): ...',
+        "either under one name",
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "why"), CLASHING.values(), ids=CLASHING)
+def test_two_of_which_one_has_a_name_made_for_the_other_do_not_run(
+    folder: Path, one: str, other: str, why: str
+) -> None:
+    """Both are left out on every host, with an error that names both, what they share and the remedy."""
+    write(folder, fine='@handler(queue="others")\ndef other(m): ...', one=one, two=other)
+    found = discover(folder)
+    assert (list(found.handlers), list(found.jobs)) == (["other"], [])
+    [error] = found.broken
+    assert all(part in str(error) for part in ("one.py and two.py", "'first'", "'first_retry'", why))
+
+
+def test_names_that_only_look_alike_run(folder: Path) -> None:
+    """A subscription that forwards has one function, and what ends like a made name but is none is let alone."""
+    write(
+        folder,
+        one='@handler(topic="bills", subscription="mail")\ndef first(m): ...',
+        two='@handler(queue="poison")\ndef first_retry(m): ...',
+        three='@handler(queue="bills-poison")\ndef third(m): ...',
+    )
+    assert sorted(discover(folder).handlers) == ["first", "first_retry", "third"]

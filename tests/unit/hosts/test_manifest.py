@@ -173,6 +173,15 @@ def test_two_handlers_of_one_queue_are_refused() -> None:
             make_manifest(mixed, AT)
 
 
+def test_a_name_like_the_made_one_of_another_has_its_own_resource() -> None:
+    """What a name gets for its suffix may be what another is called; then both have names that differ still."""
+    taken = resource_names(["a_b", "a-b"])["a_b"]
+    names = resource_names(["a_b", "a-b", taken])
+    assert len(set(names.values())) == 3
+    assert names[taken] == taken
+    assert max(map(len, names.values())) <= LONGEST_RESOURCE
+
+
 def test_resource_names_fit_and_differ() -> None:
     """Names that are too long, or would be the same without their underscores, get a suffix of their own."""
     long = "bill_the_order_of_a_customer_with_a_long_name"

@@ -36,6 +36,15 @@ def test_a_queue_whose_name_grows_too_long_with_the_namespace_is_refused() -> No
     check_transport(SETTINGS, take)
 
 
+@pytest.mark.parametrize("end", ["requests", "requests-poison"])
+def test_the_queue_of_the_jobs_requests_is_no_handlers(end: str) -> None:
+    """On Storage queues a handler of that name would take what recovery asks for, so it is refused."""
+    take = handler(queue=f"runonce-test-{end}", name="take")(lambda _: None)
+    with pytest.raises(SettingsError, match=f"'take': 'runonce-test-{end}' is the queue of what"):
+        check_transport(SETTINGS, take)
+    check_transport(replace(SETTINGS, namespace="other"), take)
+
+
 class Closing(MemorySender):
     """Notes that it was closed."""
 
