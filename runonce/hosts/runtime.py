@@ -211,7 +211,7 @@ def check_transport(settings: Settings, handler: Handler) -> None:
         f"{settings.request_queue}-poison",
     ):
         raise SettingsError(
-            f"Handler {handler.name!r}: {name!r} is the queue of what this namespace's jobs are asked to run, or of its "
+            f"Handler {handler.name!r}: {name!r} is the queue of what this namespace's jobs are asked for, or of its "
             f"dead letters; give it another queue."
         )
 
