@@ -380,10 +380,11 @@ def test_a_message_that_cannot_be_handled_is_put_aside_at_once(
     assert [one.dead.delivery.body.decode() for one in views][2] == large
 
 
-def test_the_shipped_app_starts_as_a_placeholder_does(settings: Settings) -> None:
+@pytest.mark.parametrize("more", [{}, {"CONTAINER_NAME": "c-1"}])
+def test_the_shipped_app_starts_as_a_placeholder_does(settings: Settings, more: dict[str, str]) -> None:
     """The repository's own app is indexed by a worker that was waiting in another folder."""
-    env = environment(settings)
-    with FunctionsHost(ROOT, env=env, placeholder=True) as shipped:
+    env = environment(settings) | more
+    with FunctionsHost(ROOT, env=env, placeholder=not more) as shipped:
         assert {"invoice_run", "nightly_report", "runonce_recovery", "runonce_requests"} <= set(
             shipped.functions
         )

@@ -36,6 +36,15 @@ def answers(host: str, port: int) -> bool:
         return False
 
 
+SAYS_WHERE = """
+    WHERE = os.getcwd()
+
+    @app.timer_trigger(arg_name="tick", schedule="0 0 3 * * *")
+    def where(tick: func.TimerRequest) -> None:
+        log.info("%s", WHERE)
+"""
+
+
 def test_what_the_host_sets_in_the_environment(tmp_path: Path) -> None:
     """A thousand threads unless the app says otherwise, and the address of the host's own port."""
     app = write_app(tmp_path / "app", ECHO)
@@ -49,6 +58,15 @@ def test_what_the_host_sets_in_the_environment(tmp_path: Path) -> None:
     with FunctionsHost(app, env={"PYTHON_THREADPOOL_THREAD_COUNT": "3"}) as host:
         (line,) = host.invoke("environment", timer()).logs
         assert json.loads(line.message)["PYTHON_THREADPOOL_THREAD_COUNT"] == "3"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_container_name_makes_it_a_plan_with_placeholders(tmp_path: Path, *, named: bool) -> None:
+    """The app is imported while the working directory is still another one, and its settings come afterwards."""
+    app = write_app(tmp_path / "app", SAYS_WHERE)
+    with FunctionsHost(app, env={"CONTAINER_NAME": "c-1"} if named else {}) as host:
+        (line,) = host.invoke("where", timer()).logs
+        assert (line.message == str(app)) is not named
 
 
 def test_lines_of_the_import_are_dropped_and_stderr_arrives(app: Path) -> None:

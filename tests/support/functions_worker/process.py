@@ -36,7 +36,8 @@ class WorkerProcess:
     """`with WorkerProcess(app_dir, settings) as worker:` a worker that has indexed and loaded the app.
 
     `settings` is its whole environment. `placeholder` starts it without an app and specialises it afterwards, as
-    the Flex and Consumption plans do: the app is then indexed before the working directory is its own.
+    the Flex and Consumption plans do: the app is then indexed before the working directory is its own. With a
+    CONTAINER_NAME among the settings the host takes the machine for one of those, and does so without being asked.
     `heard` is told of each log line, and of each line of its standard output and error as a text.
     Leaving the block kills the worker, as the host does: it sends no signal and asks for nothing before.
     """
@@ -55,7 +56,8 @@ class WorkerProcess:
         self.console: list[str] = []
         self._app_dir = Path(app_dir).resolve()
         self._settings = dict(settings)
-        self._placeholder, self._start_timeout, self._heard = placeholder, start_timeout, heard
+        self._placeholder = placeholder or "CONTAINER_NAME" in self._settings
+        self._start_timeout, self._heard = start_timeout, heard
         self._news = threading.Condition()
         self._answers: dict[str, Future] = {}
         self._outgoing: queue.SimpleQueue = queue.SimpleQueue()
