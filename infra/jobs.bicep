@@ -28,6 +28,9 @@ param actionGroupId string
 @description('Settings of your jobs, and overrides of the toolkit\'s own: the output JOB_SETTINGS of main.bicep.')
 param appSettings string = base64('{}')
 
+@description('Address of a Key Vault\'s secret: the webhook that is told of incidents. Empty is none.')
+param notifyUrlSecret string = ''
+
 @description('Cores of an execution, as text.')
 param cpu string = '0.5'
 
@@ -79,7 +82,13 @@ var settings = union(
       },
   base64ToJson(appSettings)
 )
-var variables = map(items(settings), item => ({ name: item.key, value: item.value }))
+var variables = concat(
+  map(items(settings), item => ({ name: item.key, value: item.value })),
+  empty(notifyUrlSecret) ? [] : [{ name: 'RUNONCE_NOTIFY_URL', secretRef: 'notify-url' }]
+)
+var secrets = empty(notifyUrlSecret)
+  ? []
+  : [{ name: 'notify-url', keyVaultUrl: notifyUrlSecret, identity: identityId }]
 
 var identities = {
   type: 'UserAssigned'
@@ -128,6 +137,7 @@ resource scheduledJobs 'Microsoft.App/jobs@2026-01-01' = [
         }
         registries: registries
         identitySettings: identitySettings
+        secrets: secrets
       }
       template: {
         containers: [
@@ -166,6 +176,7 @@ resource recovery 'Microsoft.App/jobs@2026-01-01' = {
       }
       registries: registries
       identitySettings: identitySettings
+      secrets: secrets
     }
     template: {
       containers: [
@@ -238,6 +249,7 @@ resource eventJobs 'Microsoft.App/jobs@2026-01-01' = [
         }
         registries: registries
         identitySettings: identitySettings
+        secrets: secrets
       }
       template: {
         containers: [

@@ -115,6 +115,9 @@ param budgetStart string = ''
 @description('Images that stay in the registry.')
 param imagesKept int = 10
 
+@description('Address of a Key Vault\'s secret: the webhook that is told of incidents. Empty is none.')
+param notifyUrlSecret string = ''
+
 @description('Names in place of the made-up ones.')
 param names resourceNames = {}
 
@@ -386,6 +389,7 @@ module functions 'modules/functions.bicep' = if (onFunctions) {
     zoneRedundant: zoneRedundant
     subnetId: useVirtualNetwork ? subnets.functions : ''
     settings: settings
+    notifyUrlSecret: notifyUrlSecret
   }
   dependsOn: [
     monitoring

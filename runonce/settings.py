@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from runonce.errors import SettingsError
+from runonce.watched import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -164,6 +165,7 @@ class Settings:
     misfire_grace: float = 30.0
     history_days: int = 90
     shutdown_timeout: float = 45.0
+    watched: Watched = field(default_factory=Watched)
     deployment: str = ""
     """When this was deployed to Container Apps, such as 20261130T120000Z: later is greater. Empty elsewhere."""
 
@@ -230,6 +232,7 @@ class Settings:
                 _number(env, "RUNONCE_MAX_BODY", 262_144, low=1, high=104_857_600, whole=True, unit="bytes")
             ),
             jobs_folder=env.get("RUNONCE_JOBS") or "jobs",
+            watched=Watched.from_env(env),
             deployment=env.get("RUNONCE_DEPLOYMENT", "").strip(),
             recovery_interval=_number(env, "RUNONCE_RECOVERY_INTERVAL", 60, low=1, high=3600),
             misfire_grace=_number(env, "RUNONCE_MISFIRE_GRACE", 30, low=1, high=86400),

@@ -28,6 +28,9 @@ param subnetId string
 
 param settings texts
 
+@description('Empty where nobody is told of incidents.')
+param notifyUrlSecret string
+
 var monitoringMetricsPublisher = '3913510d-42f4-4e42-8a64-420c390055eb'
 
 resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' existing = {
@@ -93,6 +96,9 @@ var identityVariables = [
 var busVariables = empty(serviceBusName)
   ? []
   : [{ name: 'ServiceBusConnection__clientId', value: identity.properties.clientId }]
+var secretVariables = empty(notifyUrlSecret)
+  ? []
+  : [{ name: 'RUNONCE_NOTIFY_URL', value: '@Microsoft.KeyVault(SecretUri=${notifyUrlSecret})' }]
 
 // The settings are part of the site, not a resource of their own: each update of the site may end what runs in it, so
 // there is one, not two.
@@ -108,6 +114,7 @@ resource app 'Microsoft.Web/sites@2025-05-01' = {
   properties: {
     serverFarmId: plan.id
     httpsOnly: true
+    keyVaultReferenceIdentity: identity.id
     virtualNetworkSubnetId: empty(subnetId) ? null : subnetId
     functionAppConfig: {
       deployment: {
@@ -133,7 +140,7 @@ resource app 'Microsoft.Web/sites@2025-05-01' = {
     siteConfig: {
       minTlsVersion: '1.2'
       ftpsState: 'Disabled'
-      appSettings: concat(variables, identityVariables, busVariables)
+      appSettings: concat(variables, identityVariables, busVariables, secretVariables)
     }
   }
   dependsOn: [

@@ -155,6 +155,8 @@ class Incident:
     message_id: str = ""
     """Of a handler's."""
     attempt: int = 0
+    idempotency_key: str = ""
+    """Of the run or message; empty for what never began."""
     error: BaseException | None = None
     """What the code raised, where it ran here."""
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import inspect
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from runonce.errors import DefinitionError
+from runonce.schedules.setting import SETTING
+from runonce.watched import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
+
+    from runonce.execution.events import Incident
 
 OnAbandoned = Literal["rerun", "hold"]
+OnFailure = Callable[["Incident"], object]
+
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """Names end up in blob names, row keys and Functions' function names; this fits all of them."""
@@ -89,6 +96,30 @@ def checked_whole(job: str, option: str, value: object, low: int, high: int) -> 
     """DefinitionError unless the value is a whole number from low to high."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise DefinitionError(f"Job {job!r}: {option}={value!r} must be a whole number from {low} to {high}.")
+
+
+def checked_on_failure(job: str, function: object) -> OnFailure | None:
+    """The function; DefinitionError unless it is one, and sync."""
+    if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+        raise DefinitionError(
+            f"Job {job!r}: on_failure={function!r} must be a plain def of the incident; it has a thread of its own."
+        )
+    return function
+
+
+def read_url(job: str, option: str, value: object, environ: Mapping[str, str]) -> str:
+    """A URL, or that of a setting; empty where there is none. DefinitionError, without the value, unless it is one."""
+    text, where = value, f"{option}="
+    if isinstance(value, str) and (named := SETTING.fullmatch(value)):
+        text, where = environ.get(named[1].replace(":", "__"), "").strip(), f"{option}={value}"
+    if text is None or (text == "" and text is not value):
+        return ""
+    if not isinstance(text, str) or not is_url(text):
+        raise DefinitionError(
+            f"Job {job!r}: {where} is not a URL: give the whole of it, such as https://hc-ping.com/…, or a setting "
+            f'that has it, "%NIGHTLY_PING%".'
+        )
+    return text
 
 
 def checked_size(job: str, cpu: object, memory: object) -> Size | None:

@@ -136,8 +136,19 @@ class Runtime:
         return Registry(self.stores.claims, self.settings.namespace, self.clock, self.host)
 
     @cached_property
+    def _told(self) -> bool:
+        """Whether people are told, as settings and jobs say, from now until this is closed; not by a test bench."""
+        if self._stores is not None:
+            return False
+        from runonce.notify.set_up import listen  # noqa: PLC0415 - only where something runs
+
+        listen(self.settings.watched.notify_url, self.found.jobs, self.found.handlers, self._made)
+        return True
+
+    @cached_property
     def dispatcher(self) -> Dispatcher:
         """What runs scheduled jobs."""
+        _ = self._told
         from runonce.hosts.keeper import start  # noqa: PLC0415 - only where jobs run
         from runonce.messages.of_jobs import JobsMessages  # noqa: PLC0415
 
@@ -185,6 +196,7 @@ class Runtime:
         """What handles messages."""
         from runonce.messages.deliver import Deliverer  # noqa: PLC0415 - only where there are handlers
 
+        _ = self._told
         return Deliverer(self.stores, self.sender, self.settings, self.clock, host=self.host, stop=self.stop)
 
 

@@ -14,11 +14,13 @@ from runonce.errors import DefinitionError
 from runonce.execution.noted import note
 from runonce.execution.options import (
     OnAbandoned,
+    OnFailure,
     Retry,
     Size,
     checked_body,
     checked_choice,
     checked_name,
+    checked_on_failure,
     checked_seconds,
     checked_size,
     checked_whole,
@@ -81,6 +83,8 @@ class Handler:
     """For each parameter of the function: a pydantic model, an adapter of another type, or None for the message."""
     size: Size | None = None
     """What its executions on Container Apps have; None is what the deployment says."""
+    on_failure: OnFailure | None = None
+    """Called when a message has been put aside, or is held."""
 
     def __post_init__(self) -> None:
         note(self)
@@ -142,6 +146,7 @@ def handler(
     queue_encoding: QueueEncoding | None = None,
     cpu: float | None = None,
     memory: str | None = None,
+    on_failure: OnFailure | None = None,
 ) -> Callable[[Callable[..., Awaitable[Any] | Any]], Handler]:
     r"""Handle the messages of a queue or a topic's subscription, each with one effect however often it comes.
 
@@ -182,6 +187,8 @@ def handler(
         cpu: Cores of its executions on Container Apps, a multiple of 0.25 up to 4. Default: what the deployment says.
             On Functions all have what an instance has, and it is not read.
         memory: The same in memory, 2 Gi for each core ("2Gi" is cpu=1). Either says both.
+        on_failure: Called with the `runonce.hooks.Incident`, in a thread of its own, when a message has been put aside
+            or is held.
 
     Raises:
         DefinitionError: An argument cannot work; the message names the handler, the value and the remedy.
@@ -243,6 +250,7 @@ def handler(
             queue_encoding=queue_encoding,
             arguments=_arguments(job, body),
             size=checked_size(job, cpu, memory),
+            on_failure=checked_on_failure(job, on_failure),
         )
 
     return define

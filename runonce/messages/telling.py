@@ -130,6 +130,7 @@ def _incident(
                 reason=reason,
                 message_id=row.message_id,
                 attempt=row.attempt,
+                idempotency_key=row.idempotency_key if row.attempt else "",
                 error=error,
             ),
         )

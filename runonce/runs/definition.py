@@ -16,14 +16,17 @@ from runonce.errors import DefinitionError
 from runonce.execution.noted import note
 from runonce.execution.options import (
     OnAbandoned,
+    OnFailure,
     Retry,
     Size,
     checked_body,
     checked_choice,
     checked_name,
+    checked_on_failure,
     checked_seconds,
     checked_size,
     checked_whole,
+    read_url,
 )
 from runonce.runs.parameters import Parameter, arguments, canonical, parameters_of
 from runonce.schedules.misfire import Misfire
@@ -70,6 +73,10 @@ class ScheduledJob:
     overlap: Overlap = "wait"
     jitter: float = 0.0
     """Seconds over which its timers' runs are spread."""
+    ping_url: str = field(default="", repr=False)
+    """Where its runs are pinged; empty is nowhere."""
+    on_failure: OnFailure | None = None
+    """Called when a run has failed for good, or is held."""
     stall_after: float | None = None
     """Seconds without progress after which its lease may lapse, which a process renews; None: a thread does."""
 
@@ -126,6 +133,8 @@ def scheduled(
     stall_after: float | timedelta | None = None,
     cpu: float | None = None,
     memory: str | None = None,
+    ping_url: str | None = None,
+    on_failure: OnFailure | None = None,
 ) -> Callable[[Callable[Concatenate[Run, ...], Awaitable[None] | None]], ScheduledJob]:
     """Run a function once for each fire time of a schedule, whatever restarts, scales out or dies.
 
@@ -163,6 +172,11 @@ def scheduled(
         cpu: Cores of its executions on Container Apps, a multiple of 0.25 up to 4. Default: what the deployment says.
             On Functions all have what an instance has, and it is not read.
         memory: The same in memory, 2 Gi for each core ("2Gi" is cpu=1). Either says both.
+        ping_url: Of a check at healthchecks.io or its like: `URL/start` is posted to when a run begins, `URL` when it
+            has succeeded, `URL/fail` when it has failed for good. Or a setting that has it, "%NIGHTLY_PING%", as the
+            URL is a secret; where that is not set nobody is pinged.
+        on_failure: Called with the `runonce.hooks.Incident`, in a thread of its own, when a run has failed for good or
+            is held.
 
     Raises:
         DefinitionError: An argument cannot work; the message names the job, the value and the remedy.
@@ -199,6 +213,8 @@ def scheduled(
             size=checked_size(job, cpu, memory),
             setting=setting,
             parameters=parameters_of(job, body),
+            ping_url=read_url(job, "ping_url", ping_url, os.environ),
+            on_failure=checked_on_failure(job, on_failure),
             overlap=overlap,
             jitter=_checked_jitter(job, jitter, when) if jitter else 0.0,
             stall_after=_checked_stall(job, renewal, stall_after),

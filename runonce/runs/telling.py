@@ -133,8 +133,15 @@ def recorded(
 def missed(registry: Registry, before: JobRow, after: JobRow, fire_time: datetime | None) -> None:
     """Our write has found that nobody ran a fire time."""
     if fire_time is not None:
-        reason = f"nobody ran its fire time {fire_time:%Y-%m-%dT%H:%M:%SZ} in time"
-        _incident(registry, after.name, "missed", reason, before.troubles, after.troubles, at=fire_time)
+        _incident(
+            registry,
+            after.name,
+            "missed",
+            "nobody ran it in time",
+            before.troubles,
+            after.troubles,
+            at=fire_time,
+        )
 
 
 def _incident(
@@ -166,6 +173,7 @@ def _incident(
             reason=reason,
             fire_time=at if run is None else run.fire_time,
             attempt=0 if run is None else run.attempt,
+            idempotency_key="" if run is None else run.idempotency_key,
             error=error,
         ),
     )

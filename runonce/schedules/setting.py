@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SETTING = re.compile(r"%([A-Za-z_][\w.:-]*)%")
+"""How an option names the setting that has its value."""
 
 
 @dataclass(frozen=True, slots=True)

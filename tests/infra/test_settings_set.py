@@ -111,8 +111,9 @@ def set_where_deployed(infra: Infrastructure) -> set[str]:
         if not name.startswith(("RUNONCE", "Azure", "Service", "AZURE"))
     }
     own = {name: value for name, value in own.items() if name not in FROM_THE_PLATFORM}
-    functions = settings_of(infra.main("both", appSettings=own))
-    jobs = infra.jobs(app_settings=own).of("Microsoft.App/jobs")
+    secret = "https://shop.vault.azure.net/secrets/notify"
+    functions = settings_of(infra.main("both", appSettings=own, notifyUrlSecret=secret))
+    jobs = infra.jobs(app_settings=own, notifyUrlSecret=secret).of("Microsoft.App/jobs")
     return {*functions, *(name for job in jobs for name in environment_of(job))}
 
 

@@ -105,9 +105,12 @@ def entities_read_by(handler: dict[str, Any]) -> list[str]:
 
 
 def environment_of(job: Resource) -> dict[str, str]:
-    """The variables of a Container Apps job."""
+    """The variables of a Container Apps job, those that are secrets included."""
     (container,) = job.properties["template"]["containers"]
-    return {one["name"]: one["value"] for one in container["env"]}
+    secrets = {one["name"]: one["keyVaultUrl"] for one in job.properties["configuration"]["secrets"]}
+    return {
+        one["name"]: one["value"] if "value" in one else secrets[one["secretRef"]] for one in container["env"]
+    }
 
 
 def settings_of(deployment: Deployment) -> dict[str, Any]:
