@@ -872,7 +872,11 @@ def _seen(broker: Broker, bus: Bus, queue: str) -> dict[str, Any]:
     message.decode(raw)
     return {
         "id": message.id,
-        "properties": {k: (type(v).__name__, v) for k, v in (message.properties or {}).items()},
+        # It shows binaries by views of its own memory, which is another's once the message has gone.
+        "properties": {
+            k: (type(v).__name__, bytes(v) if isinstance(v, memoryview) else v)
+            for k, v in (message.properties or {}).items()
+        },
         "rest": [
             *(
                 message.subject,
