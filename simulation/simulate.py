@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from runonce.execution import checkpoint, inflight, lease, owned, patience, stop, threads, turns
-from runonce.runs import dispatch, run
+from runonce.runs import dispatch, run, switch
 from simulation import baton
 from simulation.baton import simulator
 from simulation.case import Case, draw
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from runonce.execution.lease import Lease
 
-THREADED = (checkpoint, inflight, lease, owned, patience, stop, threads, turns, dispatch, run)
+THREADED = (checkpoint, inflight, lease, owned, patience, stop, threads, turns, dispatch, run, switch)
 """Modules of the toolkit that take a lock, wait for an event, or start a thread."""
 
 

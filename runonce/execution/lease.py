@@ -131,6 +131,16 @@ class Lease:
         return self._trusted_until if self._keeper is None else self._keeper.trusted_until
 
     @property
+    def ends_at(self) -> float:
+        """The elapsed time at which it ends, unless it is renewed before."""
+        return self.trusted_until + self._terms.margin
+
+    @property
+    def renews_at(self) -> float:
+        """The elapsed time at which it is to be renewed next."""
+        return self.ends_at - self._terms.duration + self._terms.renewal
+
+    @property
     def held(self) -> bool:
         """Whether the lease can be trusted at this instant."""
         if self._keeper is not None:
@@ -191,7 +201,7 @@ class Lease:
             )
 
     def _watch(self) -> None:
-        """Say "lost" on time: the renewing thread may be stuck in a call (a name look-up has no time-out)."""
+        """Say "lost" on time: the thread that renews may be stuck in a call (a name look-up has no time-out)."""
         longest = float("inf") if self._keeper is None else PAUSE
         while not self._clock.wait(self._ended, min(longest, self.trusted_until - self._clock.elapsed())):
             late = self._clock.elapsed() - self.trusted_until
@@ -203,28 +213,23 @@ class Lease:
                 return
 
     def _renew_forever(self) -> None:
-        due = self._trusted_until - (self._terms.duration - self._terms.margin) + self._terms.renewal
-        while not self._clock.wait(self._ended, min(due, self._trusted_until) - self._clock.elapsed()):
-            late = self._clock.elapsed() - min(due, self._trusted_until)
+        due = self.renews_at
+        while not self._clock.wait(self._ended, due - self._clock.elapsed()):
+            late = self._clock.elapsed() - due
             self.renewed_late = max(self.renewed_late, late)
             if late > STARVED:
                 log.warning("lease %s: %s", self.name, STARVING % late)
-            if self._clock.elapsed() >= self._trusted_until:
-                why = STARVING % late if late > STARVED else UNRENEWED
-                self._lose(why)
-                return
             if self._clock.elapsed() >= self._renew_until:
                 due = float("inf")
                 continue
-            renewed = self._renewal_round()
-            due = self._clock.elapsed() + PAUSE if renewed is None else renewed + self._terms.renewal
+            due = self.renews_at if self._renewal_round() else self._clock.elapsed() + PAUSE
 
-    def _renewal_round(self) -> float | None:
-        """The elapsed time at which the successful call began; None when no call succeeded."""
+    def _renewal_round(self) -> bool:
+        """Whether a call succeeded."""
         for _ in range(TRIES):
             started = self._clock.elapsed()
             if started >= self._trusted_until or self._closed.is_set():
-                return None
+                return False
             try:
                 renewed = self._store.renew(self.name, self.holder)
             except StoreError as error:  # no answer, or none that says who holds it: try until trust ends
@@ -232,12 +237,12 @@ class Lease:
                 continue
             if not renewed:
                 self._lose("the store says it is no longer ours")
-                return None
+                return False
             if self._clock.elapsed() >= self._trusted_until:
-                return None  # the answer came after trust had ended, see the module's docstring
+                return False  # the answer came after trust had ended, see the module's docstring
             self._trusted_until = started + self._terms.duration - self._terms.margin
-            return started
-        return None
+            return True
+        return False
 
     def _lose(self, why: str) -> None:
         with self._losing:  # the run's own check and the renewal may find out at the same instant

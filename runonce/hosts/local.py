@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from runonce.errors import HostStopping, StoreError
 from runonce.execution.threads import start_thread
 from runonce.hosts.signals import end_process, heard
-from runonce.hosts.watch import Watch
+from runonce.runs.presence import Presence
 from runonce.runs.recovery import recover
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class LocalHost:
         self._slots = threading.Semaphore(MAX_REQUESTS)
         self._fault: BaseException | None = None
         self._asked = threading.Event()
-        self._watch = Watch(dispatcher, self._asked.set)
+        interval = dispatcher.settings.recovery_interval
+        self._presence = Presence(dispatcher.registry, dispatcher.jobs, self._clock.now(), every=interval)
 
     def serve(self, ready: Callable[[], None] = lambda: None) -> int:
         """Serve until SIGTERM, Ctrl-C, or the dispatcher's stop signal; then drain. The exit code.
@@ -60,7 +61,7 @@ class LocalHost:
         """
         with heard(self._on_signal):
             ready()
-            for work in (self._timers, self._recovery, self._requests, self._signs):
+            for work in (self._timers, self._recovery, self._requests):
                 start_thread(self._guarded(work), f"runonce{work.__name__}")
             for consumer in self._consumers:
                 self._consuming.append(start_thread(self._guarded(consumer.run_for_ever), "runonce-consumer"))
@@ -82,11 +83,17 @@ class LocalHost:
         if not drained or any(thread.is_alive() for thread in self._consuming):
             for job in self._dispatcher.abandon():
                 log.error("%s did not stop in time; it was released and goes on elsewhere", job)
-            self._watch.leave()
+            self._leave()
             end_process(EXIT_STUCK)
-        self._watch.leave()
+        self._leave()
         log.info("stopped")
         return 0 if self._fault is None else EXIT_FAULT
+
+    def _leave(self) -> None:
+        try:
+            self._presence.leave()
+        except StoreError as error:
+            log.debug("the host's row stays for a day: %s", error)
 
     def _guarded(self, work: Callable[[], None]) -> Callable[[], None]:
         """A part of the host that fails takes the host down loudly: half a host looks healthy and is not."""
@@ -140,13 +147,14 @@ class LocalHost:
 
     def _recovery(self) -> None:
         """A recovery tick at once, for what died with an earlier host, then one every interval."""
-        recover(self._dispatcher, starting=True)
-        while not self._clock.wait(self._stopping, self._dispatcher.settings.recovery_interval):
-            recover(self._dispatcher)
-
-    def _signs(self) -> None:
-        """Check in, and look after hosts that vanished."""
-        self._watch.run()
+        starting = True
+        while True:
+            if recover(self._dispatcher, starting=starting):
+                self._asked.set()
+            self._presence.say()
+            starting = False
+            if self._clock.wait(self._stopping, self._dispatcher.settings.recovery_interval):
+                return
 
     # -- requests -----------------------------------------------------------------------------------------------
 

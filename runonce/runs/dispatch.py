@@ -39,14 +39,14 @@ from runonce.execution.server_clock import ServerClock
 from runonce.execution.stop import StopSignal
 from runonce.execution.terms import Terms, terms
 from runonce.execution.threads import start_thread
-from runonce.runs import telling
+from runonce.runs import requests, telling
 from runonce.runs.claim import Claim, claim
 from runonce.runs.follow_ups import send_left
 from runonce.runs.plan import By, Refused
-from runonce.runs.requests import MOST_HELD, put_back, put_back_unknown, read_request, send_request
 from runonce.runs.result import Refusal, Result
 from runonce.runs.rows import Outcome
 from runonce.runs.run import Run
+from runonce.runs.switch import NEARLY, Switch
 from runonce.schedules.schedule import EARLIEST
 from runonce.stores.columns import shortened
 
@@ -65,8 +65,6 @@ log = logging.getLogger("runonce.runs.dispatch")
 
 OUT_OF_REACH_AGAIN = 60.0
 """Seconds until a run goes on whose calls to storage got no answer for a minute."""
-LONGEST_PUT_BACK = timedelta(minutes=5)
-"""A request that is not due yet comes again by then at the latest; clocks are apart by more only by mistake."""
 LAST_WORDS = 1.0
 """Seconds for hooks to hear of runs that did not stop."""
 EARLY = timedelta(seconds=1)
@@ -83,6 +81,7 @@ class Started(Begun):
     lease: Lease
     deadline: float
     """The elapsed time at which it must have ended."""
+    switch: Switch
     over: threading.Event = field(default_factory=threading.Event)
     told: RunBegun | None = None
     """What hooks were told of it, where anybody listens."""
@@ -133,22 +132,23 @@ class Dispatcher(Flow[Started]):
     def handle_request(self, body: str) -> Result | None:
         """Run what a message of the internal queue asks for, or put it back; a malformed one is logged and dropped."""
         try:
-            request = read_request(body)
+            request = requests.read_request(body)
         except InputError as error:
             log.error("%s", error)  # noqa: TRY400 - the message has the place; a traceback of ours adds none
             return None
         job = self.jobs.get(request.job)
         if job is None:
-            put_back_unknown(self.stores.requests, request)
+            requests.put_back_unknown(self.stores.requests, request)
             return None
         if (early := request.fire_time - self.clock.now()) > EARLY:
-            log.warning("A request asks for %s at %s, not due yet; put back.", job.name, request.fire_time)
-            delay = min(early, LONGEST_PUT_BACK)
-            send_request(self.stores.requests, job.name, request.fire_time, request.why, delay=delay)
+            requests.put_back_early(self.stores.requests, request, early)
             return None
         result = self.execute(job, request.fire_time, by="request")
+        if result.refusal is Refusal.HELD_ELSEWHERE and request.why == "abandoned":
+            self.clock.wait(self.stop.event, NEARLY)
+            result = self.execute(job, request.fire_time, by="request")
         if not result.ran and result.again_at is not None:
-            put_back(self.stores.requests, request, result.again_at - self.clock.now(), most=MOST_HELD)
+            requests.put_back_held(self.stores.requests, request, result.again_at - self.clock.now())
         return result
 
     # -- the flow -------------------------------------------------------------------------------------------
@@ -175,11 +175,11 @@ class Dispatcher(Flow[Started]):
         """Lease, claim, and a run to hand to the body; or why nothing runs here."""
         with self._inflight.beginning():
             if self.stop.cause is not None:
-                return self._refused(job, fire_time, Refusal.STOPPING)
+                return telling.refused(job, fire_time, Refusal.STOPPING)
             wait = (fire_time - self.clock.now()).total_seconds() + job.delay(fire_time)
             is_near = by == "timer" and 0 < wait <= EARLIEST.total_seconds() + job.jitter
             if is_near and self.clock.wait(self.stop.event, wait):
-                return self._refused(job, fire_time, Refusal.STOPPING)
+                return telling.refused(job, fire_time, Refusal.STOPPING)
             return self._begin(job, fire_time.astimezone(UTC).replace(microsecond=0), by=by, params=params)
 
     def _begin(self, job: ScheduledJob, fire_time: datetime, *, by: By, params: str) -> Started | Result:
@@ -189,8 +189,8 @@ class Dispatcher(Flow[Started]):
                 self.stores.leases, self.registry.lock_name(job.name), self.settings.lease, self.clock
             )
             if lease is None:
-                again_at = self.clock.now() + timedelta(seconds=self.settings.lease.duration)
-                return replace(self._refused(job, fire_time, Refusal.HELD_ELSEWHERE), again_at=again_at)
+                held = telling.refused(job, fire_time, Refusal.HELD_ELSEWHERE)
+                return replace(held, again_at=self.clock.now() + requests.HELD_AGAIN)
         except StoreError as error:
             return telling.not_claimed(job, fire_time, error)
         leased_at = self.clock.elapsed()
@@ -225,10 +225,6 @@ class Dispatcher(Flow[Started]):
         telling.begins(started, asked_at, leased_at)
         return started
 
-    @staticmethod
-    def _refused(job: ScheduledJob, fire_time: datetime, refusal: Refusal) -> Result:
-        return Result(job.name, fire_time, Outcome.SKIPPED, str(refusal), refusal=refusal)
-
     def _start(self, job: ScheduledJob, claimed: Claim, lease: Lease, stop: StopSignal) -> Started:
         limits = terms(job.max_runtime, self.settings.shutdown_timeout, self.clock.elapsed())
         lease.renew_until(limits.let_go)
@@ -255,10 +251,12 @@ class Dispatcher(Flow[Started]):
             claim=claimed,
             lease=lease,
             deadline=limits.deadline,
+            switch=Switch(self.stores.requests, job.name, claimed.run.fire_time, lease, self.clock),
         )
         # Paused since it claimed: somebody may have taken over, so the body does not begin.
         if not lease.held:
             stop.set(LeaseLost(f"Job {job.name}: its lease ran out before the run began."))
+        start_thread(lambda: started.switch.keep(started.over), f"runonce-switch-{job.name}")
         if job.max_runtime is not None:
             start_thread(lambda: self._watch(started, limits), f"runonce-limit-{job.name}")
         self._inflight.add(started)
@@ -281,19 +279,29 @@ class Dispatcher(Flow[Started]):
 
     def finish(self, started: Started, error: BaseException | None) -> Result:
         """Record what came of the body, release the lease, and say it."""
+        is_recorded = False
         started.over.set()
         if self.clock.elapsed() >= started.deadline:  # the thread that watches may be late
             self._over_its_time(started)
         try:
             result = self._record(started, self._judge(started, error))
+            is_recorded = result.recorded and result.outcome is not Outcome.ABANDONED
             send_left(self.follow_ups, self.registry, started.claim.run)
         finally:
             started.stop.detach()
             started.lease.release()
             self._hand_on(started)
+            if is_recorded:  # or it is what brings the run to its next attempt
+                started.switch.remove()
             self._inflight.remove(started)
         if result.again_at is not None:
-            self._ask(started.job.name, result.fire_time, "retrying", result.again_at - self.clock.now())
+            requests.ask(
+                self.stores.requests,
+                started.job.name,
+                result.fire_time,
+                "retrying",
+                result.again_at - self.clock.now(),
+            )
         telling.ended(started, result)
         return result
 
@@ -305,13 +313,7 @@ class Dispatcher(Flow[Started]):
         """
         fire_time = started.claim.next_due() or started.claim.passed()
         if fire_time is not None:
-            self._ask(started.job.name, fire_time, "next", timedelta())
-
-    def _ask(self, job: str, fire_time: datetime, why: str, delay: timedelta) -> None:
-        try:
-            send_request(self.stores.requests, job, fire_time, why, delay=delay)
-        except StoreError as error:
-            log.warning("job %s: the next recovery tick asks for %s: %s", job, fire_time, error)
+            requests.ask(self.stores.requests, started.job.name, fire_time, "next")
 
     def _judge(self, started: Started, error: BaseException | None) -> Result:
         """The outcome of what the body did."""

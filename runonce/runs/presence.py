@@ -1,9 +1,7 @@
 """Which hosts live: a row each, in a partition of their own, that says when they were last there.
 
-A host that checks in every few seconds is missed long before the minute's recovery tick, so that whoever misses it
-can wait for the leases it held and ask for its runs at the instant they end. Where the platform keeps the time, as on
-Azure Functions and in Container Apps, each recovery tick checks in, once a minute. Nothing is decided by these rows:
-the lease says whether a holder lives, and a host that comes back late writes its row anew.
+Each recovery tick checks in. The rows are for people, and nothing is decided by them: a run's lease says whether its
+holder lives, and its switch brings it to another host.
 """
 
 from __future__ import annotations
@@ -48,28 +46,6 @@ def partition(namespace: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A host's row, as it was read."""
-
-    name: str
-    since: timedelta
-    """How long ago the host checked in, by storage's clock."""
-    etag: str
-    every: float = CHECK_IN
-    """Seconds between its signs of life."""
-
-    @property
-    def is_missed(self) -> bool:
-        """Whether it should have checked in again."""
-        return self.since > self.missed_after
-
-    @property
-    def missed_after(self) -> timedelta:
-        """How long it may be silent."""
-        return MISSED if self.every <= CHECK_IN else timedelta(seconds=2 * self.every)
-
-
-@dataclass(frozen=True, slots=True)
 class Host:
     """What a host says of itself, for people."""
 
@@ -98,16 +74,16 @@ def hosts(registry: Registry) -> list[Host]:
 
 
 def _host(row: Row) -> Host:
-    seen, value = _seen(row), row.values.get
+    value, silent = row.values.get, row.read_at - row.timestamp
     return Host(
-        name=seen.name,
+        name=str(value("name", "")),
         kind=str(value("kind", "local")),
         version=str(value("version", "")),
         started=from_text(str(value("started", ""))),
         jobs=tuple(json.loads(str(value("jobs", "[]")))),
         last_seen=row.timestamp,
-        seen_ago=seen.since,
-        is_alive=not seen.is_missed,
+        seen_ago=silent,
+        is_alive=silent <= max(MISSED, timedelta(seconds=2 * float(value("every", EACH_TICK)))),
     )
 
 
@@ -150,6 +126,7 @@ class Presence:
         jobs: The names of the jobs that this host knows.
         started: Since when it runs.
         kind: As `Host.kind`.
+        every: Seconds between its recovery ticks.
         name: Of the host; default is the registry's.
     """
 
@@ -160,16 +137,15 @@ class Presence:
         started: datetime,
         *,
         kind: Literal["local", "functions", "tick"] = "local",
+        every: float = EACH_TICK,
         name: str = "",
     ) -> None:
-        self._registry = registry
         self._name = name or registry.host
-        self._partition = partition(registry.namespace)
         self._row = OwnRow(registry, row_key(FIRST, self._name))
         self._about: dict[str, Value] = {
             "name": self._name,
             "kind": kind,
-            "every": CHECK_IN if kind == "local" else EACH_TICK,
+            "every": every,
             "version": _version(),
             "started": to_text(started),
             "jobs": compact(sorted(jobs)[:MOST_JOBS]),
@@ -195,19 +171,6 @@ class Presence:
         """Take the row away: a host that ends is not missed. Raises as `check_in`."""
         self._row.remove()
 
-    def others(self) -> list[Seen]:
-        """The other hosts: one call. Raises as `check_in`."""
-        rows = self._registry.table.scan(self._partition, FIRST, LAST)
-        return [_seen(row) for row in rows if row.key != self._row.key]
-
-    def gone(self, host: Seen) -> bool:
-        """Take the row of a missed host away; False when another host was faster, or it is there again."""
-        try:
-            self._registry.table.commit(self._partition, [Delete(row_key(FIRST, host.name), host.etag)])
-        except ConflictError:
-            return False
-        return True
-
 
 def forget(registry: Registry) -> int:
     """Take the rows away of hosts that nobody has heard of for a day; how many. Raises as `check_in`."""
@@ -232,8 +195,3 @@ def _version() -> str:
 def row_key(kind: str, name: str) -> str:
     """The key of a row of one kind, such as "host:", for a host or an app of that name."""
     return kind + quote(name, safe=" :").replace("%", "=")
-
-
-def _seen(row: Row) -> Seen:
-    every = float(row.values.get("every", CHECK_IN))
-    return Seen(str(row.values.get("name", "")), row.read_at - row.timestamp, row.etag, every)

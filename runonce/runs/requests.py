@@ -15,18 +15,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from runonce.errors import InputError
+from runonce.errors import InputError, StoreError
 from runonce.stores.columns import from_text, to_text
 
 if TYPE_CHECKING:
-    from runonce.stores.protocols import QueueStore
+    from runonce.stores.protocols import QueueItem, QueueStore
 
 log = logging.getLogger("runonce.runs.requests")
 
 UNKNOWN_AGAIN, MOST_UNKNOWN = timedelta(seconds=2), 60
 """When a request for a job that the host does not know comes again, and how often: about for as long as one lives."""
-MOST_HELD = 2
-"""How often a request comes again that found the lease held, or its retry not due."""
+HELD_AGAIN, MOST_HELD = timedelta(seconds=2), 31
+"""When a request that found the lease held comes again, and how often: for longer than a lease goes on unrenewed."""
+LONGEST_EARLY = timedelta(minutes=5)
+"""A request that is not due yet comes again by then at the latest; clocks are apart by more only by mistake."""
 LONGEST_DELAY = 7 * 86_400
 """Seconds a message can be hidden (Azure's limit)."""
 ASK_AGAIN = timedelta(minutes=2)
@@ -52,14 +54,18 @@ def send_request(
     *,
     delay: timedelta = timedelta(),
     put_back: int = 0,
-) -> None:
-    """Ask for a fire time, after a delay where it is not due before; of more than a week, after a week."""
+    life: int | None = None,
+) -> QueueItem:
+    """Ask for a fire time, after a delay where it is not due before; of more than a week, after a week.
+
+    `life` is how many seconds the request lives in all; by default as long as the recovery tick waits.
+    """
     fields = {"job": job, "fire_time": to_text(fire_time), "why": why}
     body = json.dumps(fields | ({"put_back": put_back} if put_back else {}))
     # What comes at an instant is asked for by the next tick after it.
-    life = int(ASK_AGAIN.total_seconds()) // (2 if delay else 1)
+    shown = int(ASK_AGAIN.total_seconds()) // (2 if delay else 1)
     seconds = min(max(0, math.ceil(delay.total_seconds())), LONGEST_DELAY)
-    queue.send(body, delay=seconds, time_to_live=seconds + life)
+    return queue.send(body, delay=seconds, time_to_live=life or seconds + shown)
 
 
 def put_back(queue: QueueStore, request: Request, delay: timedelta, *, most: int) -> bool:
@@ -69,6 +75,26 @@ def put_back(queue: QueueStore, request: Request, delay: timedelta, *, most: int
     count = request.put_back + 1
     send_request(queue, request.job, request.fire_time, request.why, delay=delay, put_back=count)
     return True
+
+
+def ask(queue: QueueStore, job: str, fire_time: datetime, why: str, delay: timedelta = timedelta()) -> None:
+    """Ask for a fire time that a recovery tick asks for all the same, should the queue not answer."""
+    try:
+        send_request(queue, job, fire_time, why, delay=delay)
+    except StoreError as error:
+        log.warning("job %s: the next recovery tick asks for %s: %s", job, fire_time, error)
+
+
+def put_back_held(queue: QueueStore, request: Request, delay: timedelta) -> None:
+    """Let a request come again that found its job's lease held, or its retry not due."""
+    put_back(queue, request, delay, most=MOST_HELD)
+
+
+def put_back_early(queue: QueueStore, request: Request, early: timedelta) -> None:
+    """Let a request come again when its fire time is due."""
+    log.warning("A request asks for %s at %s, not due yet; put back.", request.job, request.fire_time)
+    delay = min(early, LONGEST_EARLY)
+    send_request(queue, request.job, request.fire_time, request.why, delay=delay)
 
 
 def put_back_unknown(queue: QueueStore, request: Request) -> None:

@@ -68,7 +68,7 @@ def ended(started: Started, result: Result) -> None:
     elif result.outcome is Outcome.STOPPED:
         say.info("stopped: %s", result.reason)
     elif result.outcome is Outcome.RETRYING:
-        say.warning("failed and will be tried again: %s", result.reason)
+        say.warning("failed and will be tried again: %s", result.reason, exc_info=result.error)
     else:
         say.error("%s: %s", result.outcome, result.reason, exc_info=result.error)
     if started.told is not None:
@@ -84,6 +84,11 @@ def ended(started: Started, result: Result) -> None:
                 renewed_late=started.lease.renewed_late,
             ),
         )
+
+
+def refused(job: ScheduledJob, fire_time: datetime, refusal: Refusal) -> Result:
+    """The result of a fire time of which nothing runs here."""
+    return Result(job.name, fire_time, Outcome.SKIPPED, str(refusal), refusal=refusal)
 
 
 def not_claimed(job: ScheduledJob, fire_time: datetime, error: StoreError | RunInterrupted) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -191,17 +191,22 @@ class MemoryQueue:
         self._lock = threading.Lock()
         self._items: list[_Queued] = []
 
-    def send(self, body: str, *, delay: int = 0, time_to_live: int = 3600) -> None:
+    def send(self, body: str, *, delay: int = 0, time_to_live: int = 3600) -> QueueItem:
+        now = self._clock.now()
+        shown, gone = now + timedelta(seconds=delay), now + timedelta(seconds=time_to_live)
+        one = _Queued(str(uuid.uuid4()), body, shown, gone, str(uuid.uuid4()))
+        with self._lock:
+            self._items.append(one)
+        return QueueItem(one.id, one.receipt, body, 0)
+
+    def hide(self, item: QueueItem, seconds: int) -> QueueItem | None:
         now = self._clock.now()
         with self._lock:
-            self._items.append(
-                _Queued(
-                    str(uuid.uuid4()),
-                    body,
-                    now + timedelta(seconds=delay),
-                    now + timedelta(seconds=time_to_live),
-                )
-            )
+            for one in self._items:
+                if (one.id, one.receipt) == (item.id, item.receipt) and one.expires_at > now:
+                    one.visible_at, one.receipt = now + timedelta(seconds=seconds), str(uuid.uuid4())
+                    return replace(item, receipt=one.receipt)
+        return None
 
     def receive(self, *, visibility: int) -> QueueItem | None:
         now = self._clock.now()

@@ -167,7 +167,7 @@ class TableStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueueItem:
-    """A message as it was received: hidden from others until its visibility runs out."""
+    """A message as it was sent or received: hidden from others until its visibility runs out."""
 
     id: str
     receipt: str
@@ -178,8 +178,12 @@ class QueueItem:
 class QueueStore(Protocol):
     """A plain queue of short texts (the toolkit's own requests)."""
 
-    def send(self, body: str, *, delay: int = 0, time_to_live: int = 3600) -> None:
+    def send(self, body: str, *, delay: int = 0, time_to_live: int = 3600) -> QueueItem:
         """Put a message, visible after `delay` seconds, gone after `time_to_live` seconds."""
+        ...
+
+    def hide(self, item: QueueItem, seconds: int) -> QueueItem | None:
+        """Hide a message that was sent or received for `seconds` from now; None when it is gone or somebody else's."""
         ...
 
     def receive(self, *, visibility: int) -> QueueItem | None:
@@ -187,7 +191,7 @@ class QueueStore(Protocol):
         ...
 
     def delete(self, item: QueueItem) -> None:
-        """Remove a received message; silent when it is gone or was handed to somebody else."""
+        """Remove such a message; silent when it is gone or was handed to somebody else."""
         ...
 
 

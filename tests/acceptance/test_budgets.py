@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,18 @@ def test_the_winner_makes_five_calls(warm: Callable[..., Dispatcher], calls: Any
     assert warm(job).execute(job, NEXT, by="timer").outcome is Outcome.SUCCEEDED
     kinds = ["lease" if "comp=lease" in c else "batch" if "$batch" in c else "get" for c in calls.made]
     assert kinds == ["lease", "get", "batch", "batch", "lease"], calls.made
+
+
+def test_a_long_run_makes_two_calls_more_and_one_with_each_renewal(
+    warm: Callable[..., Dispatcher], calls: Any
+) -> None:
+    """After a second it leaves a message for its host's death, hides it with each renewal, and takes it back."""
+    job = daily(body=lambda _: time.sleep(6.5))  # a lease of 15 s is renewed after 5
+    assert warm(job).execute(job, NEXT, by="timer").outcome is Outcome.SUCCEEDED
+    made = [call.partition(" ")[0] for call in calls.made if "/messages" in call]
+    if made[0] == "POST" and made[1] == "POST":
+        made = made[1:]  # the first one found no queue
+    assert made == ["POST", "PUT", "DELETE"], calls.made
 
 
 def test_a_losing_replica_makes_one_call(

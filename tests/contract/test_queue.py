@@ -90,6 +90,36 @@ def test_a_delayed_message_comes_later(queue_kit: Kit) -> None:
     assert queue_kit.until(lambda: queue_kit.stores.requests.receive(visibility=30)).body == "later"
 
 
+def test_a_sent_message_can_be_hidden_for_longer(queue_kit: Kit) -> None:
+    """Whoever sent a message can hide it again and again, and show or delete it, without having received it."""
+    queue = queue_kit.stores.requests
+    item = queue.send("switch", delay=1)
+    for _ in range(2):
+        hidden = queue.hide(item, 3)
+        assert hidden is not None
+        assert (hidden.id, hidden.body) == (item.id, "switch")
+        item = hidden
+    queue.send("beside", delay=1)
+    assert queue_kit.until(lambda: queue.receive(visibility=30)).body == "beside"
+    assert queue.receive(visibility=30) is None
+    received = queue_kit.until(lambda: queue.receive(visibility=1))
+    assert (received.body, received.dequeue_count) == ("switch", 1)
+    assert queue.hide(item, 30) is None  # it is the receiver's now
+    queue.delete(item)
+    again = queue_kit.until(lambda: queue.receive(visibility=30))
+    queue.delete(again)
+    assert queue.hide(again, 30) is None
+
+
+def test_a_sent_message_can_be_deleted(queue_kit: Kit) -> None:
+    """What `send` returned is enough to take a message back."""
+    queue = queue_kit.stores.requests
+    queue.delete(queue.send("taken back", delay=1))
+    queue.send("kept", delay=1)
+    assert queue_kit.until(lambda: queue.receive(visibility=30)).body == "kept"
+    assert queue.receive(visibility=30) is None
+
+
 def test_a_message_nobody_received_in_time_is_dropped() -> None:
     """A message is gone once its time to live is over, while one that lives longer is not."""
     kit = memory_kit()
@@ -157,12 +187,13 @@ def test_the_first_use_makes_the_queue(azurite: str) -> None:
 
 
 def test_each_operation_is_one_request(azurite: str, calls) -> None:  # noqa: ANN001 - conftest's
-    """Once the queue exists, sending, receiving and deleting cost one storage call each."""
+    """Once the queue exists, sending, hiding, receiving and deleting cost one storage call each."""
     queue = azure_stores(fresh_settings(azurite), transport=calls).requests
     queue.send("made")
     calls.made.clear()
-    queue.send("x")
+    sent = queue.hide(queue.send("x"), 0)
+    assert sent is not None
     item = queue.receive(visibility=30)
     assert item is not None
     queue.delete(item)
-    assert [made.partition(" ")[0] for made in calls.made] == ["POST", "GET", "DELETE"]
+    assert [made.partition(" ")[0] for made in calls.made] == ["POST", "PUT", "GET", "DELETE"]

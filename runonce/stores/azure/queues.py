@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from azure.storage.queue import QueueClient
 
     from runonce.settings import StorageConnection
+
+
+GONE = (400, 404)
+"""The message is gone, or somebody else received it since."""
 
 
 class AzureQueue:
@@ -50,15 +55,26 @@ class AzureQueue:
         if self._made is not None:
             self._made.close()
 
-    def send(self, body: str, *, delay: int = 0, time_to_live: int = 3600) -> None:
+    def send(self, body: str, *, delay: int = 0, time_to_live: int = 3600) -> QueueItem:
         text = base64.b64encode(body.encode()).decode()
         options = {"visibility_timeout": delay, "time_to_live": time_to_live}
         with translated(f"queue {self._name}"):
             try:
-                self._client().send_message(text, **options)
+                sent = self._client().send_message(text, **options)
             except ResourceNotFoundError:
                 ignoring(ResourceExistsError, self._client().create_queue)
-                self._client().send_message(text, **options)
+                sent = self._client().send_message(text, **options)
+            return QueueItem(sent.id, str(sent.pop_receipt), body, 0)
+
+    def hide(self, item: QueueItem, seconds: int) -> QueueItem | None:
+        with translated(f"queue {self._name}"):
+            try:
+                hidden = self._client().update_message(item.id, item.receipt, visibility_timeout=seconds)
+            except HttpResponseError as error:
+                if error.status_code not in GONE:
+                    raise
+                return None
+            return replace(item, receipt=str(hidden.pop_receipt))
 
     def receive(self, *, visibility: int) -> QueueItem | None:
         with translated(f"queue {self._name}"):
@@ -77,7 +93,7 @@ class AzureQueue:
             try:
                 self._client().delete_message(item.id, pop_receipt=item.receipt)
             except HttpResponseError as error:
-                if error.status_code not in (400, 404):  # gone, or received again by somebody else since
+                if error.status_code not in GONE:
                     raise
 
 
