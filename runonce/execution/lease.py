@@ -61,7 +61,7 @@ class Lease:
         self._renew_until = float("inf")
         self._lost: LeaseLost | None = None
         self._granted_at: datetime | None = None
-        self._asked_at = 0.0
+        self._asked_at = self._answered_at = 0.0
         self._losing = threading.Lock()
         self._closed = threading.Event()
         self._ended = threading.Event()
@@ -94,6 +94,7 @@ class Lease:
             except StoreUnavailableError:
                 start_thread(lease._give_back, f"runonce-give-back-{name}")
                 raise
+        lease._answered_at = clock.elapsed()
         if lease._granted_at is None:
             return None
         lease._trusted_until = started + terms.duration - terms.margin
@@ -106,8 +107,13 @@ class Lease:
         return self._granted_at + RESOLUTION
 
     def server_now(self) -> datetime:
-        """The time by that clock now, never behind it and at most a second and the call to `acquire` ahead."""
+        """The time by that clock now, never behind it and at most a second and `doubt` ahead."""
         return self.granted_by + timedelta(seconds=self._clock.elapsed() - self._asked_at)
+
+    @property
+    def doubt(self) -> timedelta:
+        """How far ahead of it that may be, besides a second: for how long the server may have known of the call."""
+        return timedelta(seconds=self._answered_at - self._asked_at)
 
     def _give_back(self) -> None:
         """Release what may have been granted after we had given up: nobody would use it, and nobody else could."""

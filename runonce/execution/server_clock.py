@@ -28,12 +28,16 @@ class ServerClock:
     def __init__(self, clock: Clock, host: str) -> None:
         self._clock = clock
         self._host = host
+        self._known = timedelta()
+        """How far it is ahead, as far as answers tell."""
         self._ahead = timedelta()
+        """How much of that it is corrected by."""
         self._said = timedelta()
 
-    def note(self, server_now: datetime) -> None:
-        """What time it is by storage's clock, to about two seconds."""
-        ahead = self._clock.now() - server_now
+    def note(self, server_now: datetime, doubt: timedelta = timedelta()) -> None:
+        """What time it is by storage's clock: this, to about two seconds; or before, by `doubt` at most."""
+        least = self._clock.now() - server_now
+        ahead = self._known = min(max(self._known, least), least + doubt)
         self._ahead = ahead if abs(ahead) >= CORRECT else timedelta()
         if abs(ahead) < WARN:
             self._said = timedelta()

@@ -195,7 +195,7 @@ class Dispatcher(Flow[Started]):
             return telling.not_claimed(job, fire_time, error)
         leased_at = self.clock.elapsed()
         try:
-            self.server_clock.note(lease.server_now())
+            self.server_clock.note(lease.server_now(), lease.doubt)
             claimed = claim(
                 self.registry, job, fire_time, lease, by=by, age=self.age, grace=self.grace, params=params
             )
@@ -318,7 +318,9 @@ class Dispatcher(Flow[Started]):
     def _judge(self, started: Started, error: BaseException | None) -> Result:
         """The outcome of what the body did."""
         job, row = started.job, started.claim.run
-        self.server_clock.note(started.lease.server_now())  # ours may have been set meanwhile
+        self.server_clock.note(
+            started.lease.server_now(), started.lease.doubt
+        )  # ours may have been set meanwhile
         ending, error = judge(error, started.stop, held=started.lease.held)
         result = Result(job.name, row.fire_time, *self._outcome(started, ending, error), row.attempt, error)
         if result.outcome is not Outcome.RETRYING:

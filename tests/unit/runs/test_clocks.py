@@ -199,3 +199,28 @@ def test_a_claim_that_reads_slowly_pulls_no_watermark_back() -> None:
     slow.registry.table.get = slowly  # type: ignore[method-assign]
     slow.execute(one, at(3), by="request")
     assert job_row(bench, one).watermark == at(3, 0, 44)
+
+
+@pytest.mark.parametrize("seconds", [0, 40, -40])
+@pytest.mark.parametrize("served", ["at once", "at last"])
+def test_a_slow_call_corrects_no_clock(served: str, seconds: float) -> None:
+    """However long the call for the lease hangs, a right clock is left alone and what is known of a wrong one stays."""
+    one = job(max_runtime=None)
+    bench, host = world(one, seconds_ahead=seconds)
+    clock = cast("ManualClock", host.server_clock._clock)
+    recover(host)
+    before = host.server_clock.now() - bench.clock.now()
+    assert abs(before) <= timedelta(seconds=2)
+    bench.clock.advance(60)
+    clock.advance(60)
+    acquire = bench.stores.leases.acquire
+
+    def hangs(*given: Any) -> Any:
+        answer = acquire(*given) if served == "at once" else None
+        bench.clock.advance(35)
+        clock.advance(35)
+        return answer or acquire(*given)
+
+    with patch.object(bench.stores.leases, "acquire", hangs):
+        host.tick(one)
+    assert abs(host.server_clock.now() - bench.clock.now()) <= timedelta(seconds=2)
