@@ -279,29 +279,22 @@ class Dispatcher(Flow[Started]):
 
     def finish(self, started: Started, error: BaseException | None) -> Result:
         """Record what came of the body, release the lease, and say it."""
-        is_recorded = False
         started.over.set()
         if self.clock.elapsed() >= started.deadline:  # the thread that watches may be late
             self._over_its_time(started)
         try:
             result = self._record(started, self._judge(started, error))
-            is_recorded = result.recorded and result.outcome is not Outcome.ABANDONED
             send_left(self.follow_ups, self.registry, started.claim.run)
         finally:
             started.stop.detach()
             started.lease.release()
             self._hand_on(started)
-            if is_recorded:  # or it is what brings the run to its next attempt
+            if started.claim.run.outcome is not Outcome.RUNNING:  # or this brings it to its next attempt
                 started.switch.remove()
             self._inflight.remove(started)
         if result.again_at is not None:
-            requests.ask(
-                self.stores.requests,
-                started.job.name,
-                result.fire_time,
-                "retrying",
-                result.again_at - self.clock.now(),
-            )
+            delay = result.again_at - self.clock.now()
+            requests.ask(self.stores.requests, result.job, result.fire_time, "retrying", delay)
         telling.ended(started, result)
         return result
 
@@ -386,17 +379,18 @@ class Dispatcher(Flow[Started]):
         """Record runs that did not heed the stop, release their leases, right before the process ends; their jobs."""
         left = self.running
         for started in left:
+            started.over.set()
             row = started.claim.run
             reason = f"it did not stop within {self.settings.shutdown_timeout:g} s on {self.registry.host}"
             outcome = Outcome.STOPPED
             if started.job.on_abandoned == "hold":  # its code is cut off wherever it is
                 outcome, reason = Outcome.UNKNOWN, f'{reason}, and on_abandoned="hold"'
             self._record(started, Result(started.job.name, row.fire_time, outcome, reason, row.attempt))
-        hooks.drain(
-            LAST_WORDS
-        )  # while nobody else can begin, for what did not stop goes on until its process ends
+        # While nobody else can begin, for what did not stop goes on until its process ends.
+        hooks.drain(LAST_WORDS)
         for started in left:  # not before all are recorded: somebody else may begin then
             started.lease.release()
         for started in left:
             self._hand_on(started)
+            started.switch.remove()
         return [started.job.name for started in left]
