@@ -24,7 +24,8 @@ LOOK, EXECUTE, OPERATE, DEPLOY, PROJECT = "Look", "Run", "Operate", "Deploy", "Y
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys instead of a table.")]
 
 
-def _jobs(ctx: typer.Context, incomplete: str) -> list[str]:
+def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The jobs of the jobs folder that begin so, for the shell."""
     return [name for name in Context.of(ctx).runtime.found.jobs if name.startswith(incomplete)]
 
 
@@ -32,9 +33,16 @@ def _handlers(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in Context.of(ctx).runtime.found.handlers if name.startswith(incomplete)]
 
 
+def names_of(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The jobs and handlers of the jobs folder that begin so, for the shell."""
+    return [*job_names(ctx, incomplete), *_handlers(ctx, incomplete)]
+
+
 JobName = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="The job's name, as `runonce list` shows it.", autocompletion=_jobs),
+    typer.Argument(
+        metavar="JOB", help="The job's name, as `runonce list` shows it.", autocompletion=job_names
+    ),
 ]
 HandlerName = Annotated[
     str, typer.Argument(metavar="HANDLER", help="The handler's name.", autocompletion=_handlers)

@@ -6,13 +6,11 @@ import difflib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from runonce.errors import SettingsError, StoreUnavailableError, UnknownJobError
 from runonce.hosts.hosts_json import read_json
 from runonce.hosts.runtime import Runtime
 from runonce.runs.table import read_job, read_jobs
-from runonce.settings import EMULATED, emulator
 
 if TYPE_CHECKING:
     import typer
@@ -70,6 +68,11 @@ class Context:
             raise self._unknown(name, sorted(known), message)
         return row
 
+    def unknown(self, name: str, known: list[str]) -> UnknownJobError:
+        """What to say of a name that no job and no handler has: the names there are, and the nearest."""
+        listed = f"There is no job {name!r}, in the code or in storage, and no handler; there are: {_listed(known)}."
+        return self._unknown(name, sorted(known), listed)
+
     def _unknown(self, name: str, known: list[str], message: str) -> UnknownJobError:
         close = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
         first, *hints = message.split("\n")
@@ -109,21 +112,9 @@ def local_settings(folder: Path) -> dict[str, str]:
 
 def where(storage: StorageConnection) -> str:
     """Where storage is, without anything secret: "account shop (RUNONCE_STORAGE)"."""
-    parts = dict(
-        part.strip().partition("=")[::2]
-        for part in (emulator(storage.connection_string) or storage.connection_string or "").split(";")
-        if "=" in part
-    )
-    parts = {name.lower(): value for name, value in parts.items()}
-    urls = storage.endpoints.get("table") or parts.get("tableendpoint") or parts.get("blobendpoint") or ""
-    host = urlsplit(urls).netloc.rpartition("@")[2]
-    if storage.is_local or parts.get("accountname") == EMULATED:
-        place = f"the emulator, {host}"
-    elif "accountname" in parts:
-        place = f"account {parts['accountname']}"
-    else:
-        place = host + (" with a managed identity" if storage.endpoints else "")
-    return f"{place} ({storage.setting})"
+    from runonce.hosts.facts import account  # noqa: PLC0415 - with the rest of what looks
+
+    return f"{account(storage)} ({storage.setting})"
 
 
 def _listed(names: Any) -> str:

@@ -61,6 +61,7 @@ AT_ONCE = 8
 """Brokers' entities that are asked at the same time."""
 MOST = 1000
 """Dead letters of one handler that are looked at."""
+MOST_NAMESPACES = 20
 HANDLER_TROUBLES = ("", "dead letters", "held", "broken")
 
 
@@ -171,6 +172,22 @@ def _dead_letters(runtime: Runtime, handler: Handler, claims: Claims | None) -> 
         groups=grouped(puts),
         unexplained=count - len(puts),
     )
+
+
+def namespaces(runtime: Runtime) -> list[str]:
+    """The other namespaces of the account that have rows, at most twenty: a call for each."""
+    found: list[str] = []
+    first, own = " ", runtime.settings.namespace
+    while len(found) < MOST_NAMESPACES:
+        rows = list(runtime.stores.runs.scan_partitions(first, "~", limit=1))
+        if not rows:
+            break
+        partition = rows[0][0]
+        name = partition.partition(":")[0]
+        if name not in (own, *found):
+            found.append(name)
+        first = f"{partition} "  # past it: no name has a character before a space
+    return found
 
 
 def place(runtime: Runtime) -> Place:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.command_line import CommandLine
 
+from runonce.execution.log import user_name
 from runonce.runs.rows import JobRow, job_key
 from runonce.stores.columns import encode
 from runonce.stores.protocols import Insert
@@ -382,6 +383,9 @@ def test_history_as_json(cli: CommandLine) -> None:
         "reason": "PermanentError: the account is closed",
         "attempt": 1,
         "by": "hand",
+        "why": "",
+        "asked_by": user_name(),
+        "asked_at": None,
         "started_at": "2026-11-29T12:00:00Z",
         "finished_at": "2026-11-29T12:00:00Z",
         "seconds": 0.0,
