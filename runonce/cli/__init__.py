@@ -16,7 +16,7 @@ from runonce.cli.app import app
 
 MODULES = (
     *("look", "status", "history", "audit", "run", "backfill", "serve", "enqueue"),
-    *("operate", "decide", "dead_letters", "manifest", "project"),
+    *("operate", "decide", "letters", "dead_letters", "manifest", "project"),
 )
 """Modules with commands, in the order of `--help`."""
 

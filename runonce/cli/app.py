@@ -29,13 +29,14 @@ def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in Context.of(ctx).runtime.found.jobs if name.startswith(incomplete)]
 
 
-def _handlers(ctx: typer.Context, incomplete: str) -> list[str]:
+def handler_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The handlers of the jobs folder that begin so, for the shell."""
     return [name for name in Context.of(ctx).runtime.found.handlers if name.startswith(incomplete)]
 
 
 def names_of(ctx: typer.Context, incomplete: str) -> list[str]:
     """The jobs and handlers of the jobs folder that begin so, for the shell."""
-    return [*job_names(ctx, incomplete), *_handlers(ctx, incomplete)]
+    return [*job_names(ctx, incomplete), *handler_names(ctx, incomplete)]
 
 
 JobName = Annotated[
@@ -45,7 +46,7 @@ JobName = Annotated[
     ),
 ]
 HandlerName = Annotated[
-    str, typer.Argument(metavar="HANDLER", help="The handler's name.", autocompletion=_handlers)
+    str, typer.Argument(metavar="HANDLER", help="The handler's name.", autocompletion=handler_names)
 ]
 
 

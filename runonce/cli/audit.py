@@ -144,8 +144,9 @@ def _print_findings(audited: list[JobAudit]) -> None:
                 break
             shown += 1
             newest, *others = list(alike)
+            more = "+" * bool(one.more and others and others[-1] is one.findings[-1])
             to = f"\nback to {times.to_utc(others[-1].fire_time)}" if others else ""
-            count = f"{len(others) + 1:,} " if others else ""
+            count = f"{len(others) + 1:,}{more} " if others else ""
             made.add_row(
                 output.styled((one.job, "bold")),
                 output.styled((times.to_utc(newest.fire_time), ""), (to, "")),

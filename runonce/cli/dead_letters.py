@@ -1,190 +1,34 @@
-"""Commands for messages that were dead-lettered: dead-letters list, show, replay, purge."""
+"""Commands that act on messages that were dead-lettered: dead-letters replay, purge."""
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from runonce.cli import output, times
-from runonce.cli.app import OPERATE, HandlerName, Json, command_of, group
+from runonce.cli import output
+from runonce.cli.app import HandlerName, Json, command_of
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
-from runonce.errors import InputError, StoreError, TransportError
-from runonce.hosts.runtime import check_transport
-from runonce.messages.dead_letters import DeadLetterView, let_expire, may_have_happened, view
+from runonce.cli.letters import AT_ONCE, LOOKED_AT_ONCE, dead_letters, id_of, is_called, opened
+from runonce.cli.which import By, Why
+from runonce.errors import StoreError, TransportError
+from runonce.execution.log import user_name
+from runonce.messages.dead_letters import let_expire, may_have_happened
 from runonce.messages.dead_letters import replay as replay_one
 from runonce.messages.definition import Handler
+from runonce.runs.trail import Action, note
 from runonce.transports.ids import root
 from runonce.transports.protocols import Dead, DeadLetters
-
-AT_ONCE, LOOKED_AT_ONCE = 32, 500
-"""Dead letters taken in one go: to act on each, or to find some among them."""
-
-dead_letters = group(
-    "dead-letters", OPERATE, "Messages that were dead-lettered: look at them, send them again, remove them."
-)
 
 Ids = Annotated[
     list[str] | None, typer.Option("--id", metavar="ID", help="This message; may be given several times.")
 ]
+MOST_IDS = 2000
+"""Characters of the ids that are written down with an action."""
 All = Annotated[bool, typer.Option("--all", help="Every one.")]
-
-
-@contextmanager
-def _opened(context: Context, handler: Handler) -> Iterator[DeadLetters]:
-    check_transport(context.runtime.settings, handler)
-    letters = context.runtime.transport.dead_letters(handler)
-    try:
-        yield letters
-    finally:
-        letters.close()
-
-
-def _view(context: Context, handler: Handler, dead: Dead) -> DeadLetterView:
-    return view(context.runtime.claims, handler, dead, max_body=context.runtime.settings.max_body)
-
-
-def _id(dead: Dead) -> str:
-    """The id a person knows the message by: that of its first sending."""
-    return dead.delivery.sent_as or dead.delivery.message_id
-
-
-# -- list -------------------------------------------------------------------------------------------------------
-
-
-@command_of(
-    dead_letters,
-    "runonce dead-letters list send_invoice",
-    "runonce dead-letters list send_invoice --json",
-    name="list",
-)
-def list_dead_letters(
-    ctx: typer.Context,
-    handler: HandlerName,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many at most.")] = 20,
-    as_json: Json = False,
-) -> None:
-    """List a handler's dead letters and why they are there, the oldest first.
-
-    Bodies are not shown. A Storage queue shows at most 32 messages.
-    """
-    context = Context.of(ctx)
-    found = context.handler(handler)
-    with _opened(context, found) as letters:
-        views = [_view(context, found, dead) for dead in letters.peek(count)]
-    if as_json:
-        output.print_json(
-            {"handler": found.name, "entity": found.entity, "dead_letters": [_json(one) for one in views]}
-        )
-        return
-    if not views:
-        output.note(f"{found.name} has no dead letters")
-        return
-    made = output.table("Message", "Why", "Attempts")
-    made.columns[2].justify = "right"
-    now = context.runtime.clock.now()
-    for one in views:
-        when = one.dead.dead_at or one.dead.delivery.enqueued_at
-        since = "" if when is None else f"\n{times.from_now(when, now)}"
-        if one.dead.expires_at is not None:
-            since += f"\nremoved {times.from_now(one.dead.expires_at, now)}"
-        made.add_row(
-            output.styled((_id(one.dead) or "(no id)", "bold"), (since, "dim")),
-            output.styled((one.reason, "red"), (f"\n{output.short(one.description, 300)}", "")),
-            "-" if one.row is None else str(one.row.attempt),
-        )
-        made.add_section()
-    output.console().print(made)
-    if expiring := sum(one.dead.expires_at is not None for one in views):
-        output.warn(
-            f"{expiring} of them were put aside by the Functions host, and are removed when the time shown has come: "
-            f"replay or purge them before that"
-        )
-    if len(views) == count:
-        output.note(f"there may be more; -n shows more than {count}")
-    elif len(views) == AT_ONCE:
-        output.note(f"there may be more; a Storage queue shows {AT_ONCE} at most, replay and purge take all")
-
-
-def _json(one: DeadLetterView) -> dict[str, Any]:
-    delivery, row = one.dead.delivery, one.row
-    return {
-        "id": _id(one.dead),
-        "message_id": delivery.message_id,
-        "key": one.key,
-        "reason": one.reason,
-        "description": one.description,
-        "bytes": len(delivery.body),
-        "correlation_id": delivery.correlation_id,
-        "enqueued_at": delivery.enqueued_at,
-        "dead_at": one.dead.dead_at,
-        "expires_at": one.dead.expires_at,
-        "state": None if row is None else row.state,
-        "attempts": 0 if row is None else row.attempt,
-        "failures": 0 if row is None else row.failures,
-        "abandoned": 0 if row is None else row.abandoned,
-        "replays": () if row is None else row.replays,
-        "host": "" if row is None else row.host,
-        "error": "" if row is None else row.error,
-        "progress": {} if row is None else row.progress,
-    }
-
-
-# -- show -------------------------------------------------------------------------------------------------------
-
-
-@command_of(
-    dead_letters,
-    "runonce dead-letters show send_invoice --id invoices:2026-0117",
-    "runonce dead-letters show send_invoice --id invoices:2026-0117 --body",
-)
-def show(
-    ctx: typer.Context,
-    handler: HandlerName,
-    wanted: Annotated[str, typer.Option("--id", metavar="ID", help="The message, as `list` shows it.")],
-    body: Annotated[bool, typer.Option("--body", help="Also show the body; it may be confidential.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Show all that is known of one dead letter."""
-    context = Context.of(ctx)
-    found = context.handler(handler)
-    with _opened(context, found) as letters:
-        dead = [one for one in letters.peek(1000) if _is(one, wanted)]
-        if not dead:
-            raise InputError(
-                f"{found.name} has no dead letter {wanted!r}; `runonce dead-letters list {found.name}`."
-            )
-        names = sorted({one.delivery.message_id for one in dead})
-        if len(names) > 1:
-            raise InputError(
-                f"{found.name} has {len(names)} dead letters called {wanted!r}; name one by its own id: "
-                f"{', '.join(names)}."
-            )
-        one = _view(context, found, dead[0])
-    shown = _json(one)
-    if body:
-        shown["body"] = one.dead.delivery.body.decode("utf-8", "backslashreplace")
-    if as_json:
-        output.print_json(shown)
-        return
-    made = output.table("", "")
-    made.show_header = False
-    for name, value in shown.items():
-        text = output.plain(value)
-        if text in ("", None, [], {}):
-            continue
-        if name in ("enqueued_at", "dead_at", "expires_at"):
-            text = f"{times.to_utc(value)} ({times.from_now(value, context.runtime.clock.now())})"
-        made.add_row(output.styled((name.replace("_", " "), "dim")), str(text))
-    output.console().print(made)
-
-
-def _is(dead: Dead, wanted: str) -> bool:
-    return wanted in (_id(dead), dead.delivery.message_id)
 
 
 # -- replay and purge -------------------------------------------------------------------------------------------
@@ -225,13 +69,13 @@ def _work(letters: DeadLetters, wanted: set[str] | None, act: Callable[[Dead], s
                 try:
                     sent.add(act(dead))
                 except _LeftOut:
-                    worked.left_out.append(_id(dead))
+                    worked.left_out.append(id_of(dead))
                     left.append(dead)
                 except (StoreError, TransportError) as error:  # one that cannot be sent keeps no other back
-                    worked.refused[_id(dead)] = str(error)
+                    worked.refused[id_of(dead)] = str(error)
                     left.append(dead)
                 else:
-                    worked.done.append(_id(dead))
+                    worked.done.append(id_of(dead))
             seen |= {dead.place for dead in taken}
     finally:
         for dead in left:
@@ -243,7 +87,7 @@ def _work(letters: DeadLetters, wanted: set[str] | None, act: Callable[[Dead], s
 def _is_wanted(dead: Dead, wanted: set[str] | None, sent: set[str]) -> bool:
     if root(dead.delivery.message_id) in sent - {""}:
         return False  # this command sent it, and it is here again
-    return wanted is None or any(_is(dead, one) for one in wanted)
+    return wanted is None or any(is_called(dead, one) for one in wanted)
 
 
 def _wanted(ids: list[str] | None, every: bool) -> set[str] | None:
@@ -268,6 +112,8 @@ def replay(
             "--from-scratch", help="Also where the claim is gone, and how far it had come is not known."
         ),
     ] = False,
+    why: Why = "",
+    by: By = "",
     as_json: Json = False,
 ) -> None:
     """Send dead letters through again.
@@ -280,7 +126,7 @@ def replay(
     wanted = _wanted(ids, every)
     context = Context.of(ctx)
     found = context.handler(handler)
-    with _opened(context, found) as letters:
+    with opened(context, found) as letters:
         claims, sender = context.runtime.claims, context.runtime.sender
 
         def act(dead: Dead) -> str:
@@ -289,6 +135,7 @@ def replay(
             return replay_one(claims, sender, found, letters, dead, from_scratch=from_scratch)
 
         worked = _work(letters, wanted, act)
+    _note(context, found, worked, "replayed dead letters", by, why)
     _end(found, worked, "replayed", as_json=as_json)
 
 
@@ -303,6 +150,8 @@ def purge(
     ids: Ids = None,
     every: All = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    why: Why = "",
+    by: By = "",
     as_json: Json = False,
 ) -> None:
     """Remove dead letters for good; their claims keep saying what happened."""
@@ -319,7 +168,7 @@ def purge(
             typer.echo("left as it is")
             raise typer.Exit(Exit.NOTHING_RAN)
 
-    with _opened(context, found) as letters:
+    with opened(context, found) as letters:
 
         def remove(dead: Dead) -> str:
             letters.remove(dead)
@@ -327,7 +176,16 @@ def purge(
             return ""
 
         worked = _work(letters, wanted, remove)
+    _note(context, found, worked, "purged dead letters", by, why)
     _end(found, worked, "removed", as_json=as_json)
+
+
+def _note(context: Context, handler: Handler, worked: _Worked, did: str, by: str, why: str) -> None:
+    """Write down who did it, where something was done."""
+    if worked.done:
+        ids = output.short(f"{len(worked.done):,}: {', '.join(worked.done)}", MOST_IDS)
+        now = context.runtime.clock.now()
+        note(context.runtime.runs, Action(now, by or user_name(), did, handler.name, ids, why))
 
 
 def _end(handler: Handler, worked: _Worked, what: str, *, as_json: bool) -> None:

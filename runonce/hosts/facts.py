@@ -11,6 +11,7 @@
 | handlers | `facts.handlers(runtime)` -> `HandlerStatus`es, the worst first |
 | a handler's history, one key's | `messages.status.message_history`, `key_history` -> `MessageRow`s; `attempts(row)` |
 | dead letters by reason | `facts.dead_letters(runtime, names)` -> `DeadLettersOf` each |
+| one handler's dead letters | `facts.letters(runtime, handler, limit)` -> `Letters` |
 | held work | `facts.held(overview)` -> `HeldRun`s and `MessageRow`s that wait for a person's decision |
 | did every fire time run | `runs.accounts.audit_since(runtime.dispatcher, since, only)` -> `JobAudit`s |
 | and every message | `messages.status.audit_messages(runtime.claims, since)` -> `HandlerAudit`s |
@@ -29,7 +30,7 @@ from urllib.parse import urlsplit
 
 from runonce.errors import SettingsError, TransportError
 from runonce.hosts.runtime import check_transport
-from runonce.messages.dead_letters import COUNTED, view
+from runonce.messages.dead_letters import COUNTED, DeadLetterView, view
 from runonce.messages.status import (
     Claims,
     DeadLettersOf,
@@ -46,6 +47,7 @@ from runonce.messages.status import (
 from runonce.runs.presence import Host, hosts
 from runonce.runs.status import HeldRun, JobStatus, held_runs, job_statuses
 from runonce.settings import EMULATED, emulator
+from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -190,6 +192,55 @@ def namespaces(runtime: Runtime) -> list[str]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """A handler's dead letters, one by one."""
+
+    shown: tuple[DeadLetterView, ...]
+    """Those that the broker shows, the oldest first, with their claims."""
+    by_claims: tuple[MessageRow, ...]
+    """Those that it does not show, as their claims tell of them."""
+    count: int
+    """How many there are, by the broker's own count."""
+
+
+def letters(runtime: Runtime, handler: Handler, limit: int) -> Letters:
+    """A handler's dead letters, at most so many; the code is asked for their keys where it is here.
+
+    Raises:
+        TransportError: The broker did not answer, or refused.
+        SettingsError: The transport cannot carry the handler's messages.
+    """
+    count = _backlog(runtime, handler).dead or 0
+    opened = runtime.transport.dead_letters(handler)
+    try:
+        dead = opened.peek(limit)
+    finally:
+        opened.close()
+    count = max(count, len(dead))
+    in_code, claims = handler.name in runtime.found.handlers, _dead_claims(runtime, handler.name)
+    if in_code:
+        shown = [view(runtime.claims, handler, one) for one in dead]
+    else:
+        shown = [
+            DeadLetterView(one, put.key, row)
+            for one in dead
+            for put, row in [_seen(runtime, handler, one, claims)]
+        ]
+    if count == len(dead) or len(dead) == limit:
+        return Letters(tuple(shown), (), count)
+    seen = {(one.row.entity, one.row.key) for one in shown if one.row is not None}
+    rest = [row for row in claims if (row.entity, row.key) not in seen]
+    return Letters(tuple(shown), tuple(rest[: min(limit, count) - len(dead)]), count)
+
+
+def _dead_claims(runtime: Runtime, name: str) -> list[MessageRow]:
+    """The claims that have dead letters, the oldest first."""
+    claims = open_claims(runtime.claims, name).get(name)
+    rows = [] if claims is None else [*claims.failed, *claims.held]
+    return sorted(rows, key=lambda row: to_text(row.finished_at or row.started_at))
+
+
 def place(runtime: Runtime) -> Place:
     """Where the facts are of; raises SettingsError."""
     settings = runtime.settings
@@ -256,6 +307,6 @@ def _seen(
     if (
         dead.reason in ("", COUNTED) and handler.name in runtime.found.handlers
     ):  # whoever put it there did not know
-        judged = view(runtime.claims, handler, dead)
+        judged = view(runtime.claims, handler, dead, max_body=runtime.settings.max_body)
         return of_dead(judged.dead, judged.key), judged.row
     return of_dead(dead, "" if row is None else row.key), row

@@ -12,6 +12,8 @@ from support.command_line import CommandLine
 from runonce.cli import dead_letters
 from runonce.errors import TransportError
 from runonce.messages.deliver import Deliverer
+from runonce.messages.rows import SHARDS, partition
+from runonce.stores.protocols import Delete
 from runonce.transports.settlement import DeadLetter
 
 if TYPE_CHECKING:
@@ -325,14 +327,37 @@ def test_a_dead_letter_that_cannot_be_sent_keeps_no_other_back(
 def test_the_most_that_a_storage_queue_shows_is_not_taken_for_all(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where 32 are shown although more were asked for, the list says that there may be more."""
+    """Those beyond the 32 that a queue shows are told by their claims, and without one counted; all are found."""
     put_aside(cli, *(f'{{"id": {n}, "bad": true}}' for n in range(40)))
     assert "there may be more" not in cli("dead-letters", "list", "send_invoice", "-n", "100").stderr
     letters = type(cli.transport.dead_letters(cli.context().handler("send_invoice")))
     peek = letters.peek
     monkeypatch.setattr(letters, "peek", lambda self, limit: peek(self, min(limit, 32)))
     result = cli("dead-letters", "list", "send_invoice", "-n", "100")
-    assert "there may be more; a Storage queue shows 32 at most" in result.stderr
+    assert "the queue shows only the oldest 32 of its 40; 8 are told by their claims" in result.stderr
+    listed = cli.json("dead-letters", "list", "send_invoice", "-n", "100")
+    assert listed["count"] == 40
+    assert {one["key"] for one in listed["dead_letters"]} == {str(n) for n in range(40)}
+    told = [one["told_by"] for one in listed["dead_letters"]]
+    assert (told.count("queue"), told.count("claim")) == (32, 8)
+    last = next(one for one in listed["dead_letters"] if one["told_by"] == "claim")
+    shown = cli.json("dead-letters", "show", "send_invoice", "--id", last["id"], "--body")
+    assert (shown["key"], shown["told_by"]) == (last["key"], "queue")
+    assert f'"id": {last["key"]},' in shown["body"]
+    group, unserved = cli.json("dead-letters", "list")["handlers"]
+    assert (group["count"], group["unexplained"], [one["count"] for one in group["groups"]]) == (40, 0, [40])
+    assert group["groups"][0]["what"] == "PermanentError: no such customer"
+    assert (unserved["handler"], unserved["count"]) == ("bill", None)
+    assert "only Service Bus has" in unserved["unreachable"]
+    handler = cli.context().handler("send_invoice")
+    for shard in range(SHARDS):
+        at = partition("local", handler.name, shard)
+        for row in list(cli.stores.claims.scan(at, "claim:", "claim;")):
+            cli.stores.claims.commit(at, [Delete(row.key, row.etag)])
+    bare = cli("dead-letters", "list", "send_invoice", "-n", "100")
+    assert "there are 40: 8 have no claim, and a Storage queue shows 32 at most" in bare.stderr
+    group, unserved = cli.json("dead-letters", "list")["handlers"]
+    assert (group["count"], group["unexplained"]) == (40, 8)
 
 
 def test_a_dead_letter_that_expires_is_warned_of(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
