@@ -226,6 +226,7 @@ class Line:
 def scenario(line: Line) -> dict[str, list[Any]]:
     """Fail, retry, pause, ask, recover; send, dead-letter, replay, purge; look at all of it."""
     job, handler = "nightly_report", "send_invoice"
+    line.run("recover", "--work")  # which says that it is there
     made: dict[str, list[Any]] = {
         "list": [line.json("list")],
         "next": [line.json("next", job, "-n", "1"), line.json("next", job, "--host", "both")],
@@ -245,12 +246,18 @@ def scenario(line: Line) -> dict[str, list[Any]]:
     made["mark"] = [line.json("mark", job, "done", "--at", "2026-01-11", "--why", "sent by hand")]
     line.json("run", job, "--at", "2026-01-12")
     made["cancel"] = [line.json("cancel", job, "--at", "2026-01-12", "--why", "wrong prices")]
-    made["audit"] = [line.json("audit")]
+    made["pause"] = [line.json("pause", job, "--why", "the ledger is being moved")]
+    made["resume"] = [line.json("resume", job)]
+    made["break-lease"] = [line.json("break-lease", job)]
+    (line.folder / "orders.csv").write_text("1;2\n")
+    made["upload"] = [line.json("upload", "orders.csv")]
     for number, customer in enumerate(["ada", "", ""]):
         body = json.dumps({"invoice_id": number, "customer": customer})
         line.run("enqueue", handler, "--json", body)
     made["work"] = [line.json("work", handler, "--max-messages", "3")]
-    made["dead-letters list"] = [line.json("dead-letters", "list", handler)]
+    made["audit"] = [line.json("audit", "--since", "52w")]
+    made["history"].append(line.json("history", handler, "--key", "0"))
+    made["dead-letters list"] = [line.json("dead-letters", "list", handler), line.json("dead-letters", "list")]
     first, second = (one["id"] for one in made["dead-letters list"][0]["dead_letters"])
     made["dead-letters show"] = [line.json("dead-letters", "show", handler, "--id", first, "--body")]
     made["dead-letters replay"] = [line.json("dead-letters", "replay", handler, "--id", first)]
