@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from runonce.transports.settlement import Settlement
 
 
+@dataclass(eq=False, slots=True)
+class Receipt:
+    """What a Storage queue wants to see of whoever has a message in hand."""
+
+    message_id: str
+    """The queue's own."""
+    pop_receipt: str
+    """The latest, as far as we know."""
+    is_ours: bool = False
+    """Whether we have got it, so that whoever received the message has an earlier one, which is worth nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """A message as a transport delivers it, whichever transport that is."""
@@ -40,8 +52,8 @@ class Delivery:
     """Why its body cannot be read, where it is no bytes and no text."""
     original: Callable[[], bytes | None] | None = field(default=None, compare=False)
     """Reads the message as it travels, for a copy that keeps every type; it gives None when that has gone."""
-    receipt: tuple[str, str] | None = field(default=None, compare=False)
-    """The queue's own id of it and the pop receipt, where somebody else than its inbox has received it."""
+    receipt: Receipt | None = field(default=None, compare=False)
+    """Of a Storage queue's message that the Functions host received."""
 
 
 @dataclass(frozen=True, slots=True)

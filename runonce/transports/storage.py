@@ -24,7 +24,7 @@ from runonce.stores.azure.clients import QUICK, make_client
 from runonce.stores.azure.errors import Answer, answer, brief
 from runonce.stores.columns import to_text
 from runonce.transports.envelope import decoded, unwrap, wrap
-from runonce.transports.protocols import Backlog, Dead, Delivery, Outgoing, Received
+from runonce.transports.protocols import Backlog, Dead, Delivery, Outgoing, Receipt, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
@@ -157,29 +157,35 @@ class StorageSender:
                 make_queue(client)
                 client.send_message(text, **options)
 
-    def remove(self, queue: str, receipt: tuple[str, str]) -> bool:
-        """Delete a message that another program received; False when its receipt is no longer the latest."""
-        message_id, pop_receipt = receipt
+    def remove(self, queue: str, receipt: Receipt) -> bool:
+        """Delete a message in hand; False when its receipt is no longer the latest."""
         client = self.client(queue)
         return _as_received(
             f"deleting a message of {queue}",
-            lambda: client.delete_message(message_id, pop_receipt=pop_receipt),
+            lambda: client.delete_message(receipt.message_id, pop_receipt=receipt.pop_receipt),
         )
 
-    def show(self, queue: str, receipt: tuple[str, str], after: float) -> bool:
-        """Let such a message come again after some seconds; False likewise."""
-        message_id, pop_receipt = receipt
+    def show(self, queue: str, receipt: Receipt, after: float) -> bool:
+        """Let it come again after some seconds, and take its new receipt; False likewise."""
         client, seconds = self.client(queue), min(LONGEST_DELAY, round(after + 0.5) if after > 0 else 0)
-        return _as_received(
-            f"sending back a message of {queue}",
-            lambda: client.update_message(message_id, pop_receipt=pop_receipt, visibility_timeout=seconds),
-        )
+
+        def update() -> None:
+            shown = client.update_message(
+                receipt.message_id, pop_receipt=receipt.pop_receipt, visibility_timeout=seconds
+            )
+            receipt.pop_receipt, receipt.is_ours = str(shown.pop_receipt), True
+
+        return _as_received(f"sending back a message of {queue}", update)
 
     def close(self) -> None:
         with self._lock:
             for client in self._clients.values():
                 client.close()
             self._clients.clear()
+
+
+def _receipt(native: Any) -> Receipt:
+    return Receipt(str(native.id), str(native.pop_receipt))
 
 
 def _as_received(what: str, call: Callable[[], object]) -> bool:
@@ -251,7 +257,7 @@ class StorageInbox:
                 return
             case Complete():
                 pass
-        self._sender.remove(self._queue, (native.id, native.pop_receipt))
+        self._sender.remove(self._queue, _receipt(native))
 
     def renew(self, received: Received) -> Received | None:
         native = received.native
@@ -274,7 +280,7 @@ class StorageInbox:
         """Let a message come again after a delay; one that somebody else has by now is theirs."""
         if native.expires_on is not None:  # it cannot be hidden for longer than it lives
             delay = max(0.0, min(delay, (native.expires_on - _now()).total_seconds() - 2))
-        self._sender.show(self._queue, (native.id, native.pop_receipt), delay)
+        self._sender.show(self._queue, _receipt(native), delay)
 
     def close(self) -> None:
         self._closed.set()
@@ -351,7 +357,7 @@ class StorageDeadLetters:
                 return []
 
     def remove(self, dead: Dead) -> None:
-        self._sender.remove(self._queue, (dead.native.id, dead.native.pop_receipt))
+        self._sender.remove(self._queue, _receipt(dead.native))
 
     def put_back(self, dead: Dead) -> None:
         native = dead.native

@@ -6,6 +6,7 @@ import base64
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.queue import QueueClient
 
@@ -66,9 +67,10 @@ def done(settings: Settings, azure: Stores) -> list[int]:
     return [int(str(row["attempt"])) for row in read_effects(azure.claims, settings.namespace, "take")]
 
 
-def written_down(settings: Settings, azure: Stores) -> int:
+def lines(settings: Settings, azure: Stores) -> list[str]:
+    """What is written down of messages in hand."""
     rows = azure.runs.scan(partition(settings.namespace), FIRST, LAST)
-    return sum(len(str(row.values["messages"]).splitlines()) for row in rows)
+    return [line for row in rows for line in str(row.values["messages"]).splitlines()]
 
 
 def test_a_restart_that_tells_the_worker_nothing(tmp_path: Path, settings: Settings, azure: Stores) -> None:
@@ -78,7 +80,7 @@ def test_a_restart_that_tells_the_worker_nothing(tmp_path: Path, settings: Setti
         for _ in range(3):
             bench.send()
         host.console.wait_for("waiting, attempt 1", count=3)
-        until(lambda: written_down(settings, azure) == 3)
+        until(lambda: len(lines(settings, azure)) == 3)
         killed = time.monotonic()
         host.restart()
         until(lambda: len(done(settings, azure)) == 3, 40)
@@ -93,7 +95,7 @@ def test_a_host_that_vanishes(tmp_path: Path, settings: Settings, azure: Stores)
     with bench.host() as host:
         bench.send()
         host.console.wait_for("waiting, attempt 1")
-        until(lambda: written_down(settings, azure) == 1)
+        until(lambda: len(lines(settings, azure)) == 1)
     with bench.host() as other:
         until(lambda: done(settings, azure) == [2], 40)
         until(lambda: bench.client.get_queue_properties().approximate_message_count == 0)
@@ -114,3 +116,36 @@ def test_what_is_held_at_a_stop_is_put_aside_at_once(tmp_path: Path, settings: S
         assert [one.success for one in other.console.of("take")] == [False]
     assert bench.put_aside() == 1
     assert bench.client.get_queue_properties().approximate_message_count == 0
+
+
+EARLY = """
+import runonce.hosts.functions.in_hand as in_hand
+
+in_hand.RENEW = 2.0
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_message_that_is_in_hand_for_long(
+    tmp_path: Path, settings: Settings, azure: Stores, *, ends: bool
+) -> None:
+    """The worker hides it anew before the host does: it is deleted when it is done, and shown when the worker dies."""
+    bench = Bench(tmp_path, settings)
+    (bench.app / "jobs" / "early.py").write_text(EARLY)
+    if ends:
+        source = (bench.app / "jobs" / "take.py").read_text()
+        source = source.replace("while message.attempt == 1:\n        time.sleep(0.05)", "time.sleep(9)")
+        (bench.app / "jobs" / "take.py").write_text(source)
+    with bench.host(hidden=12.0) as host:  # it hides anew after six
+        bench.send()
+        host.console.wait_for("waiting, attempt 1")
+        if ends:
+            until(lambda: done(settings, azure) == [1])
+        else:
+            first = until(lambda: lines(settings, azure))
+            until(lambda: lines(settings, azure) not in ([], first))
+            host.restart()
+            until(lambda: done(settings, azure) == [2], 40)
+        until(lambda: bench.client.get_queue_properties().approximate_message_count == 0)
+        until(lambda: not host.console.running)
+        assert len(done(settings, azure)) == 1

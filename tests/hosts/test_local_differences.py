@@ -170,7 +170,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
     "a Storage queue's text that is no Base64": no_base64,
     "a Storage queue's text that is Base64, but not of JSON, such as `1234`": by_chance_base64,
     "a line logged while a job file is imported": said_at_import,
-    "a Storage queue's message whose host is killed within two seconds of it, or after five minutes": killed,
+    "a Storage queue's message whose host is killed within two seconds of it": killed,
     "storage does not answer": storage_away,
 }
 

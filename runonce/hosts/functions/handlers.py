@@ -31,7 +31,7 @@ from runonce.execution.turns import Turns
 from runonce.hosts.runtime import check_transport
 from runonce.messages.ended import WHEN_STOPPING
 from runonce.transports.copies import copy_of, dead_copy
-from runonce.transports.protocols import Delivery
+from runonce.transports.protocols import Delivery, Receipt
 from runonce.transports.settlement import DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
@@ -131,10 +131,12 @@ def _function(
     def failure(delivery: Delivery, settlement: Settlement) -> DeadLetteredError | None:
         """Of a message that was put aside: the host counts it once, if nothing is left to deliver again."""
         # What failed at its last delivery the host would put aside too, where it is already.
-        last = delivery.delivery_count >= deliveries
-        if isinstance(settlement, DeadLetter) and not last and _removed(runtime, handler, delivery):
-            return DeadLetteredError(f"{settlement.reason}: {settlement.description}")
-        return None
+        counted = isinstance(settlement, DeadLetter) and delivery.delivery_count < deliveries
+        if delivery.receipt is None or not (counted or delivery.receipt.is_ours):
+            return None
+        if not _removed(runtime, handler, delivery.receipt) or not isinstance(settlement, DeadLetter):
+            return None
+        return DeadLetteredError(f"{settlement.reason}: {settlement.description}") if counted else None
 
     def handle(message: Any, ended: Callable[[BaseException | None], None] = lambda _: None) -> None:
         delivery = read(message)
@@ -224,14 +226,12 @@ def _put_aside(runtime: Runtime, handler: Handler, delivery: Delivery, dead: Dea
     put_aside(cast("StorageSender", runtime.sender), handler.queue, delivery, dead)
 
 
-def _removed(runtime: Runtime, handler: Handler, delivery: Delivery) -> bool:
-    """Delete a message that was put aside; False where the host alone can, as after it has hidden it anew."""
-    if delivery.receipt is None:
-        return False
+def _removed(runtime: Runtime, handler: Handler, receipt: Receipt) -> bool:
+    """Delete a message that is settled; False where that did not work, and it may come once more."""
     try:
-        return cast("StorageSender", runtime.sender).remove(handler.queue, delivery.receipt)
+        return cast("StorageSender", runtime.sender).remove(handler.queue, receipt)
     except TransportError as error:
-        log.warning("handler %s: left for the host to delete: %s", handler.name, error)
+        log.warning("handler %s: a message that is settled stays for now: %s", handler.name, error)
         return False
 
 
@@ -262,7 +262,7 @@ def from_storage(message: func.QueueMessage) -> Delivery:
         delivery_count=message.dequeue_count or 1,
         enqueued_at=_aware(message.insertion_time),
     )
-    receipt = (message.id, message.pop_receipt) if message.id and message.pop_receipt else None
+    receipt = Receipt(message.id, message.pop_receipt) if message.id and message.pop_receipt else None
     if envelope:
         return replace(delivery, receipt=receipt)
     # The host has decoded it, and reads nothing but Base64.

@@ -3,8 +3,10 @@
 The host hides what it receives for ten minutes, and nobody but a holder of its pop receipt can end that. So each
 worker keeps the receipts of what it has had for a second in a row of its own, and whoever finds that such a row has
 had no sign of life shows its messages again, for when their claims have ended too. Nothing is decided by that: a
-message that comes once more too soon, or is done, meets its claim. After five minutes the host hides a message anew,
-under a receipt that nobody is told.
+message that comes once more too soon, or is done, meets its claim.
+
+After five minutes the host hides a message anew, under a receipt that nobody is told. So before that the worker does
+it itself; the host's receipt is then worth nothing, to which it says no word, and the worker deletes the message.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from runonce.errors import ConflictError, StoreError, TransportError
@@ -19,6 +22,7 @@ from runonce.messages.plan import RESOLUTION
 from runonce.runs.presence import CHECK_IN, MISSED, OwnRow, partition, row_key
 from runonce.stores.columns import LONGEST_COLUMN
 from runonce.stores.protocols import Delete
+from runonce.transports.protocols import Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +38,21 @@ EVERY = 1.0
 """Seconds between looks at what this worker has."""
 IDLE = 60.0
 """Seconds between looks at other workers' rows while there are none."""
+RENEW = 240.0
+"""Seconds after which a message in hand is hidden anew; the host does it after 300."""
+HIDDEN = 600.0
+"""Seconds it is hidden for, as by the host."""
+
+
+@dataclass(eq=False, slots=True)
+class _Held:
+    queue: str
+    receipt: Receipt
+    renew_at: float
+
+    @property
+    def line(self) -> str:
+        return f"{self.queue} {self.receipt.message_id} {self.receipt.pop_receipt}"
 
 
 class InHand:
@@ -43,26 +62,26 @@ class InHand:
         self._runtime, self._registry = runtime, runtime.runs
         self._row = OwnRow(self._registry, row_key(FIRST, runtime.host))
         self._lock = threading.Lock()
-        self._have: set[str] = set()
-        self._before: set[str] = set()
+        self._have: set[_Held] = set()
+        self._before: set[_Held] = set()
         """What it had at the last look."""
         self._written: set[str] = set()
         self._ended = threading.Event()
 
     @contextmanager
-    def having(self, queue: str, receipt: tuple[str, str] | None) -> Iterator[None]:
+    def having(self, queue: str, receipt: Receipt | None) -> Iterator[None]:
         """A message is in hand for as long as the block runs."""
         if receipt is None:
             yield
             return
-        entry = " ".join((queue, *receipt))
+        held = _Held(queue, receipt, self._runtime.clock.elapsed() + RENEW)
         with self._lock:
-            self._have.add(entry)
+            self._have.add(held)
         try:
             yield
         finally:
             with self._lock:
-                self._have.discard(entry)
+                self._have.discard(held)
 
     def run(self) -> None:
         """Keep the row, and look after those of others, until `leave`."""
@@ -75,6 +94,7 @@ class InHand:
                     beat_at = now + CHECK_IN
                 if now >= look_at:
                     look_at = now + (CHECK_IN if self.look() else IDLE)
+                self.renew()
             except (StoreError, TransportError) as error:
                 log.debug("messages in hand: trying again: %s", error)
 
@@ -91,7 +111,7 @@ class InHand:
         """Write the row where what it says has changed, or as a sign of life; whether it was written."""
         with self._lock:
             have = set(self._have)
-        lasting, self._before = have & self._before, have
+        lasting, self._before = {held.line for held in have & self._before}, have
         if lasting == self._written and not (lasting and alive):
             return False
         if lasting:
@@ -102,6 +122,20 @@ class InHand:
             self._row.remove()
         self._written = lasting
         return True
+
+    def renew(self) -> None:
+        """Hide anew what the host would hide soon. Raises TransportError: it is tried again."""
+        now = self._runtime.clock.elapsed()
+        with self._lock:
+            due = [held for held in self._have if now >= held.renew_at]
+        for held in due:
+            held.renew_at = now + CHECK_IN
+            latest = self._sender.show(held.queue, held.receipt, HIDDEN)
+            held.renew_at = now + RENEW if latest else float("inf")
+
+    @property
+    def _sender(self) -> StorageSender:
+        return cast("StorageSender", self._runtime.sender)
 
     def look(self) -> bool:
         """Show again what workers had that are gone; whether other workers have anything."""
@@ -115,14 +149,13 @@ class InHand:
         return bool(others)
 
     def _show_again(self, row: Row) -> None:
-        sender = cast("StorageSender", self._runtime.sender)
         silent = (row.read_at - row.timestamp).total_seconds()
         wait = max(0.0, float(row.values["claim_lease"]) + RESOLUTION - silent)
         entries = str(row.values["messages"]).splitlines()
         shown = 0
         for entry in entries:
-            queue, *receipt = entry.split(" ")
-            shown += sender.show(queue, (receipt[0], receipt[1]), wait)
+            queue, message_id, pop_receipt = entry.split(" ")
+            shown += self._sender.show(queue, Receipt(message_id, pop_receipt), wait)
         log.warning(
             "a worker that had %d messages has not been heard of for %.0f s: %d of them come again in %.0f s",
             *(len(entries), silent, shown, wait),

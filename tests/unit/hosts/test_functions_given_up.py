@@ -16,6 +16,7 @@ from runonce.hosts.functions.handlers import DeadLetteredError, _function
 from runonce.hosts.runtime import Runtime
 from runonce.stores.memory import memory_stores
 from runonce.testing import MemorySender
+from runonce.transports.protocols import Receipt
 from tests.support.messages import delivery, handling
 from tests.support.namespaces import fresh_settings
 
@@ -68,14 +69,14 @@ class Queues(MemorySender):
 
     def __init__(self, *, is_latest: bool) -> None:
         super().__init__()
-        self.is_latest, self.aside, self.removed = is_latest, list[str](), list[tuple[str, str]]()
+        self.is_latest, self.aside, self.removed = is_latest, list[str](), list[Receipt]()
 
     def put(self, queue: str, text: str, delay: float = 0.0) -> None:
         assert text
         assert delay == 0
         self.aside.append(queue)
 
-    def remove(self, queue: str, receipt: tuple[str, str]) -> bool:
+    def remove(self, queue: str, receipt: Receipt) -> bool:
         assert queue == "invoices"
         self.removed.append(receipt)
         return self.is_latest
@@ -95,7 +96,7 @@ def test_a_dead_letter_of_a_function_that_hangs_fails_it(
     runtime = Runtime(settings, stores=memory_stores(clock), clock=clock, sender=sender, host="functions")
     handle = _function(runtime, one, Turns(1, runtime.stop), lambda message: message, deliveries=5)
     ends: SimpleQueue[BaseException | None] = SimpleQueue()
-    message = delivery(count=count, receipt=("id-1", "receipt-1"))
+    message = delivery(count=count, receipt=Receipt("id-1", "receipt-1"))
     hanging = threading.Thread(target=handle, args=(message, ends.put), daemon=True)
     hanging.start()
     assert isinstance(ends.get(timeout=10), DeadLetteredError) == fails

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runonce.errors import TransportError
-from runonce.hosts.functions.in_hand import FIRST, LAST, InHand
+from runonce.hosts.functions.in_hand import FIRST, HIDDEN, LAST, RENEW, InHand
 from runonce.hosts.runtime import Runtime
-from runonce.runs.presence import MISSED, partition
+from runonce.runs.presence import CHECK_IN, MISSED, partition
 from runonce.stores.memory import memory_stores
 from runonce.testing import ManualClock, MemorySender
+from runonce.transports.protocols import Receipt
 from tests.support.namespaces import fresh_settings
 
 if TYPE_CHECKING:
@@ -30,13 +31,15 @@ class Shows(MemorySender):
         super().__init__()
         self.away = away
         self.shown: list[tuple[str, tuple[str, str], float]] = []
+        self.is_latest = True
 
-    def show(self, queue: str, receipt: tuple[str, str], after: float) -> bool:
+    def show(self, queue: str, receipt: Receipt, after: float) -> bool:
         if self.away:
             self.away -= 1
             raise TransportError
-        self.shown.append((queue, receipt, after))
-        return True
+        self.shown.append((queue, (receipt.message_id, receipt.pop_receipt), after))
+        receipt.pop_receipt += "'"
+        return self.is_latest
 
 
 class Bench:
@@ -62,12 +65,12 @@ class Bench:
 def test_only_what_lasts_is_written_down() -> None:
     """A message is on the row from the second look on, and goes from it when it has ended; short ones cost no call."""
     bench = Bench()
-    with bench.one.having("orders", ("a", "r1")):
+    with bench.one.having("orders", Receipt("a", "r1")):
         bench.one.keep(alive=False)
     bench.one.keep(alive=False)
     assert bench.rows() == []
     with ExitStack() as long:
-        long.enter_context(bench.one.having("orders", ("b", "r2")))
+        long.enter_context(bench.one.having("orders", Receipt("b", "r2")))
         long.enter_context(bench.one.having("orders", None))  # of Service Bus, or run by hand
         for _ in range(2):
             bench.one.keep(alive=False)
@@ -82,7 +85,7 @@ def test_only_what_lasts_is_written_down() -> None:
 def test_a_missed_workers_messages_are_shown_when_their_claims_have_ended() -> None:
     """Each once, for the rest of a claim's lease, and the row is gone; a worker that lives is left alone."""
     bench = Bench()
-    with bench.one.having("orders", ("a", "r1")), bench.one.having("mail", ("b", "r2")):
+    with bench.one.having("orders", Receipt("a", "r1")), bench.one.having("mail", Receipt("b", "r2")):
         for _ in range(2):
             bench.one.keep(alive=False)
         assert bench.other.look()
@@ -98,7 +101,7 @@ def test_a_missed_workers_messages_are_shown_when_their_claims_have_ended() -> N
 def test_a_worker_that_was_only_paused_goes_on() -> None:
     """One that was missed by mistake writes its row anew; its own row it never looks after."""
     bench = Bench()
-    with bench.one.having("orders", ("a", "r1")):
+    with bench.one.having("orders", Receipt("a", "r1")):
         for _ in range(2):
             bench.one.keep(alive=False)
         bench.clock.advance(MISSED_BY_NOW.total_seconds())
@@ -115,7 +118,7 @@ def test_a_worker_that_was_only_paused_goes_on() -> None:
 def test_what_could_not_be_shown_is_shown_at_the_next_look() -> None:
     """While the queue does not answer, the row stays."""
     bench = Bench(away=1)
-    with bench.one.having("orders", ("a", "r1")):
+    with bench.one.having("orders", Receipt("a", "r1")):
         for _ in range(2):
             bench.one.keep(alive=False)
     bench.clock.advance(MISSED_BY_NOW.total_seconds())
@@ -125,12 +128,36 @@ def test_what_could_not_be_shown_is_shown_at_the_next_look() -> None:
     assert [one[:2] for one in bench.sender.shown] == [("orders", ("a", "r1"))]
 
 
+def test_what_is_in_hand_for_long_is_hidden_by_the_worker() -> None:
+    """Before the host does it, under a receipt that is then written down; what somebody else has is left to them."""
+    bench = Bench(away=1)
+    with bench.one.having("orders", Receipt("a", "r1")):
+        bench.one.renew()
+        assert bench.sender.shown == []
+        bench.clock.advance(RENEW)
+        with pytest.raises(TransportError):
+            bench.one.renew()
+        bench.one.renew()  # not at once
+        assert bench.sender.shown == []
+        bench.clock.advance(CHECK_IN)
+        bench.one.renew()
+        assert bench.sender.shown == [("orders", ("a", "r1"), HIDDEN)]
+        for _ in range(2):
+            bench.one.keep(alive=False)
+        assert bench.rows() == [["orders a r1'"]]
+        bench.sender.is_latest = False
+        for _ in range(3):
+            bench.clock.advance(RENEW)
+            bench.one.renew()
+        assert len(bench.sender.shown) == 2
+
+
 def test_more_than_a_row_takes_is_left_out() -> None:
     """Some hundreds of messages fit; the others come when the host's hiding of them ends."""
     bench, many = Bench(), ExitStack()
     with many:
         for n in range(1000):
-            many.enter_context(bench.one.having("q" * 55, (f"{n:036d}", "r" * 40)))
+            many.enter_context(bench.one.having("q" * 55, Receipt(f"{n:036d}", "r" * 40)))
         for _ in range(2):
             bench.one.keep(alive=False)
     assert 200 < len(bench.rows()[0]) < 1000
