@@ -38,6 +38,7 @@ type queueHandler = {
   topic: string
   subscription: string
   forward: bool
+  key: string
   concurrency: int
   max_messages: int
   max_runtime: int

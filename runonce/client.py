@@ -18,6 +18,7 @@ from runonce.execution.log import user_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
+    from pathlib import Path
 
     from runonce.hosts.runtime import Runtime
     from runonce.messages.definition import Handler
@@ -34,10 +35,12 @@ _inherited: list[dict[str, Sender]] = []
 
 
 def enqueue(
-    handler: Handler,
+    handler: Handler | str,
     body: Any,
     *,
     key: str | None = None,
+    queue: str | None = None,
+    manifest: str | Path = "infra/jobs.json",
     at: datetime | None = None,
     correlation_id: str = "",
 ) -> str:
@@ -47,26 +50,33 @@ def enqueue(
     within its window, and the same key, which the handler's claim recognises for as long as it is kept.
 
     Args:
-        handler: Whom it is for; what `@handler` made of the function.
+        handler: Whom it is for: what `@handler` made of the function, or its name in a program that does not have it.
         body: bytes and text as they are; anything else as JSON.
         key: What the message id is made of; default is the handler's own key of the body.
+        queue: Of a handler that is given by name: its queue or topic. Then no manifest is read, and a message without
+            `key` gets an id of its own, so that sending it again makes another one.
+        manifest: Of a handler that is given by name: the file that `runonce manifest` has written from its code.
         at: When it shall be there, an aware datetime; default is at once.
         correlation_id: Passed on to the handler.
 
     Raises:
-        InputError: The body is not JSON, or the time has no offset.
+        InputError: The body is not JSON, or the time has no offset; or there is no manifest.
+        UnknownJobError: The manifest has no handler of that name.
         PermanentError: The body lacks the handler's key.
         SettingsError: A setting is missing or wrong.
         TransportError: The broker did not take it.
     """
-    return enqueue_many(handler, [body], key=key, at=at, correlation_id=correlation_id)[0]
+    how: dict[str, Any] = {"key": key, "queue": queue, "manifest": manifest}
+    return enqueue_many(handler, [body], at=at, correlation_id=correlation_id, **how)[0]
 
 
 def enqueue_many(
-    handler: Handler,
+    handler: Handler | str,
     bodies: Iterable[Any],
     *,
     key: str | None = None,
+    queue: str | None = None,
+    manifest: str | Path = "infra/jobs.json",
     at: datetime | None = None,
     correlation_id: str = "",
 ) -> list[str]:
@@ -76,10 +86,16 @@ def enqueue_many(
     """
     from runonce.messages.sending import check_one_key, outgoing, send_all  # noqa: PLC0415 - with the rest of what sends
 
-    listed = list(bodies)
-    check_one_key(handler, key, len(listed))
-    messages = [outgoing(handler, body, key=key, at=at, correlation_id=correlation_id) for body in listed]
-    send_all(_sender(), handler, messages)
+    listed, to = list(bodies), handler if not isinstance(handler, str) else None
+    if to is None:
+        from runonce.messages.named import named  # noqa: PLC0415 - hardly ever
+
+        to = named(str(handler), key=key, queue=queue, manifest=manifest)
+    elif queue is not None:
+        raise InputError(f"enqueue({to.name}): queue={queue!r} is for a handler that is given by its name.")
+    check_one_key(to, key, len(listed))
+    messages = [outgoing(to, body, key=key, at=at, correlation_id=correlation_id) for body in listed]
+    send_all(_sender(), to, messages)
     return [message.sent_as or message.message_id for message in messages]
 
 

@@ -19,6 +19,7 @@ from runonce.hosts.runtime import check_transport
     'runonce enqueue send_invoice --json \'{"invoice_id": "2026-0117", "email": "ada@example.com"}\'',
     "runonce enqueue send_invoice --file invoices.jsonl --lines",
     "producer | runonce enqueue reindex_tenant --file - --lines",
+    "runonce enqueue send_invoice --json '{\"invoice_id\": 7}' --manifest shop/infra/jobs.json",
 )
 def enqueue(
     ctx: typer.Context,
@@ -43,6 +44,15 @@ def enqueue(
             metavar="INSTANT", help="Deliver it no earlier than this; ISO 8601, without an offset UTC."
         ),
     ] = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where the handler's code is not here: what `runonce manifest` wrote."
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="As --manifest, without a file: its queue or topic.")
+    ] = None,
 ) -> None:
     """Send messages to a handler.
 
@@ -52,7 +62,14 @@ def enqueue(
     from runonce.messages.sending import check_one_key, outgoing, send_all  # noqa: PLC0415 - only here
 
     context = Context.of(ctx)
-    found = context.handler(handler)
+    if manifest is None and queue is None:
+        found = context.handler(handler)
+    elif manifest is None or queue is None:
+        from runonce.messages.named import named  # noqa: PLC0415 - only here
+
+        found = named(handler, key=key, queue=queue, manifest=manifest or "")
+    else:
+        raise typer.BadParameter("give one of them", param_hint="--manifest, --queue")
     if (text is None) == (file is None):
         raise typer.BadParameter(
             "give the body once: --json TEXT, --file PATH, or --file - for standard input"

@@ -179,6 +179,7 @@ def _handler(handler: Handler, resource: str) -> dict[str, Any]:
         "topic": handler.topic or "",
         "subscription": handler.subscription or "",
         "forward": handler.forward,
+        "key": "()" if callable(handler.key) else handler.key or "",
         "concurrency": handler.concurrency,
         "max_messages": handler.concurrency * rounds,
         "max_runtime": ceil(handler.max_runtime or 0),

@@ -147,7 +147,9 @@ def send() -> None:
     """What a program beside the hosts does."""
     assert_type(enqueue(place_order, {"id": 1}, at=datetime(2026, 1, 1, tzinfo=UTC)), str)
     assert_type(enqueue_many(place_order, [{"id": 1}]), list[str])
-    enqueue("place_order", {"id": 1})  # type: ignore[arg-type]
+    assert_type(enqueue("place_order", {"id": 1}, queue="orders", key="1"), str)
+    assert_type(enqueue_many("place_order", [{"id": 1}], manifest=Path("infra/jobs.json")), list[str])
+    enqueue(7, {"id": 1})  # type: ignore[arg-type]
     enqueue(nightly, {"id": 1})  # type: ignore[arg-type]
     assert_type(effects(place_order), Iterator[dict[str, str | int | float | bool]])
 

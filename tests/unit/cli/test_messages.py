@@ -153,6 +153,22 @@ def test_what_cannot_be_sent_is_said_and_nothing_is_sent(
     assert cli.transport.bodies("invoices") == []
 
 
+def test_enqueue_to_a_handler_whose_code_is_elsewhere(cli: CommandLine, tmp_path: Path) -> None:
+    """--manifest has its queue and key, --queue says the queue; an unknown name is 5 and lists the known."""
+    path = tmp_path / "jobs.json"
+    entry = {"name": "remote", "queue": "far", "topic": "", "subscription": "", "forward": False, "key": "id"}
+    path.write_text(json.dumps({"handlers": [entry]}))
+    sent = cli("enqueue", "remote", "--json", '{"id": 7}', "--manifest", str(path))
+    assert (sent.exit_code, sent.stdout) == (0, "remote: message far:7 sent to far\n")
+    sent = cli("enqueue", "remote", "--json", "{}", "--queue", "far", "--key", "k-1")
+    assert (sent.exit_code, sent.stdout) == (0, "remote: message k-1 sent to far\n")
+    unknown = cli("enqueue", "remot", "--json", "{}", "--manifest", str(path))
+    assert unknown.exit_code == 5
+    assert "Did you mean 'remote'?" in unknown.stderr
+    both = cli("enqueue", "remote", "--json", "{}", "--manifest", str(path), "--queue", "far")
+    assert both.exit_code == 2
+
+
 def test_enqueue_to_what_there_is_not(cli: CommandLine) -> None:
     """A handler nobody wrote is 5 with the nearest name; a topic on Storage queues is 5 with the remedy."""
     unknown = cli("enqueue", "send_invoce", "--json", "{}")
