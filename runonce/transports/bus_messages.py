@@ -26,6 +26,8 @@ BROKERS_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
 TICKS = 10
 """In a microsecond, as .NET counts time."""
 MARKS = {RESCHEDULES, ONLY_FOR, SENT_AS, DEAD, DEAD_WHY, *BROKERS_OWN}
+SHORTEST_LOCK = 5.0
+"""Seconds (Service Bus' own limit)."""
 LONGEST_REASON = 4096
 """Characters of a dead letter's reason and description (Service Bus' own limit)."""
 
@@ -54,16 +56,36 @@ def add_to(batch: ServiceBusMessageBatch, message: Outgoing) -> None:
 
 
 def _copied(message: Outgoing, raw: bytes) -> bytes:
-    there = message.at or datetime.now(UTC)  # noqa: TID251 - the time to live is counted on from the broker's instant
+    there = _at(message) or _now() + timedelta(seconds=message.skew)
     since = message.alive_since
     return amqp.copied(
         raw,
         message_id=message.message_id,
-        at=None if message.at is None else message.at.timestamp(),
+        at=None if message.at is None else there.timestamp(),
         passed=0.0 if since is None else max(0.0, (there - since).total_seconds()),
         drop=MARKS,
         add=_marks(message),
     )
+
+
+def _at(message: Outgoing) -> datetime | None:
+    """When it shall be there by the broker's clock."""
+    return None if message.at is None else message.at + timedelta(seconds=message.skew)
+
+
+def skew_of(enqueued_at: datetime | None, locked_until: datetime | None) -> float:
+    """Seconds the broker's clock is ahead of ours at least, or behind (negative), by a message that came just now.
+
+    It was not enqueued later than now, and the shortest lock there is has not ended.
+    """
+    now = _now()
+    if enqueued_at is not None and enqueued_at > now:
+        return (enqueued_at - now).total_seconds()
+    return 0.0 if locked_until is None else min(0.0, (locked_until - now).total_seconds() - SHORTEST_LOCK)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - against the broker's instants
 
 
 def _marks(message: Outgoing) -> dict[str, str | int]:
@@ -85,7 +107,7 @@ def _native(message: Outgoing) -> ServiceBusMessage:
         message_id=message.message_id,
         application_properties=properties,
         correlation_id=message.correlation_id or None,
-        scheduled_enqueue_time_utc=message.at,
+        scheduled_enqueue_time_utc=_at(message),
     )
 
 
@@ -114,6 +136,7 @@ def delivery_of(
         enqueued_at=native.enqueued_time_utc,
         correlation_id=str(native.correlation_id or ""),
         properties=properties,
+        skew=skew_of(native.enqueued_time_utc, native.locked_until_utc),
         sequence=str(native.sequence_number or ""),
         subject=str(native.subject or ""),
         content_type=str(native.content_type or ""),

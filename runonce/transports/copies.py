@@ -29,6 +29,7 @@ def copy_of(handler: Handler, delivery: Delivery, delay: float) -> Outgoing:
         reschedules=times,
         sent_as=sent_as,
         original=delivery.original,
+        skew=delivery.skew,
         alive_since=delivery.enqueued_at,
     )
 

@@ -42,6 +42,8 @@ class Delivery:
     """The one subscription that a copy is for, where an older version sent it to the whole topic."""
     sent_as: str = ""
     """The id its sender gave it, where the broker knows it by another one, as it does a copy."""
+    skew: float = 0.0
+    """Seconds the broker's clock is ahead of ours, as far as that is sure: 0 where they may be the same."""
     sequence: str = ""
     """What the broker numbers it by in its queue; the one name of a message whose sender gave it no id."""
     subject: str = ""
@@ -73,6 +75,8 @@ class Outgoing:
     """Of what it is a copy: what is said here is changed in it, all else is kept."""
     dead: tuple[str, str] | None = None
     """Why it is to be dead-lettered, where whoever handles it could do no more than send it."""
+    skew: float = 0.0
+    """Seconds the broker's clock is ahead of ours, by which `at` is told."""
     alive_since: datetime | None = None
     """From when on the original's time to live counts; None gives the copy all of it again."""
 

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 OPENING = 5.0
 """Seconds a fresh receiver gets for its first messages: opening the link counts into the wait."""
+LONGEST_UNRENEWED = 20.0
+"""Seconds after which a lock is renewed at the latest, however long it lasts by our clock."""
+NEVER = datetime.max.replace(tzinfo=UTC)
 SHORTEST = 0.05
 """Seconds a receive waits at least; the SDK takes 0 for an error."""
 PEEKED = 100
@@ -176,7 +179,7 @@ class ServiceBusInbox:
         messages = receiver.call(
             "receiving from", lambda r: r.receive_messages(max_message_count=count, max_wait_time=patience)
         )
-        return [Received(received_by(receiver, m), (receiver, m), _renew_in(m)) for m in messages]
+        return [Received(received_by(receiver, m), (receiver, m), _held(m)) for m in messages]
 
     def settle(self, received: Received, settlement: Settlement) -> None:
         receiver, native = received.native
@@ -202,7 +205,7 @@ class ServiceBusInbox:
             if isinstance(error.__cause__, MessageLockLostError):
                 return None
             raise
-        return Received(received.delivery, received.native, _renew_in(native))
+        return Received(received.delivery, received.native, _held(native))
 
     def give_back(self, received: Received) -> None:
         receiver, native = received.native
@@ -214,13 +217,17 @@ class ServiceBusInbox:
         self._sender.close()
 
 
-def _renew_in(native: ServiceBusReceivedMessage) -> float:
-    """Half of what is left of the lock, by our clock: if that is wrong, the claim still decides."""
+def _held(native: ServiceBusReceivedMessage) -> float:
+    """When to renew its lock: half of what is left, by our clock; soon enough for most locks if that is wrong.
+
+    Whether it has ended is for the broker to say: the SDK would, by our clock, and then settle nothing.
+    """
     until = native.locked_until_utc
+    native._expiry = NEVER  # noqa: SLF001 - what the SDK goes by
     if until is None:
         return 10.0
     left = (until - datetime.now(UTC)).total_seconds()  # noqa: TID251 - the broker's instant, for a wait only
-    return min(60.0, max(0.5, left / 2))
+    return min(LONGEST_UNRENEWED, max(0.5, left / 2))
 
 
 class ServiceBusDeadLetters:
@@ -279,6 +286,7 @@ class ServiceBusDeadLetters:
 
 def _dead(receiver: Receiver, native: ServiceBusReceivedMessage) -> Dead:
     delivery = received_by(receiver, native)
+    _held(native)
     reason, description = native.dead_letter_reason, native.dead_letter_error_description
     if delivery.dead is not None:  # the broker knows only how often it was delivered
         reason, description = delivery.dead

@@ -271,7 +271,7 @@ def from_storage(message: func.QueueMessage) -> Delivery:
 
 def from_servicebus(message: func.ServiceBusMessage) -> Delivery:
     """The same of a Service Bus message, but for `original`."""
-    from runonce.transports.bus_messages import take_own  # noqa: PLC0415 - only where Service Bus is used
+    from runonce.transports.bus_messages import skew_of, take_own  # noqa: PLC0415 - only where Service Bus is used
 
     properties = dict(message.application_properties or message.user_properties or {})
     own = take_own(properties)
@@ -282,6 +282,7 @@ def from_servicebus(message: func.ServiceBusMessage) -> Delivery:
         enqueued_at=_aware(message.enqueued_time_utc),
         correlation_id=message.correlation_id or "",
         properties=properties,
+        skew=skew_of(_aware(message.enqueued_time_utc), _aware(message.locked_until)),
         sequence=str(message.sequence_number or ""),
         subject=message.subject or message.label or "",
         content_type=message.content_type or "",
