@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from runonce.errors import HostStopping, StoreError
@@ -32,7 +33,7 @@ POLL = 1.0
 REST = 5.0
 """Seconds to wait after storage did not answer."""
 MAX_REQUESTS = 16
-"""Requests run at the same time."""
+"""Requests run at the same time, at most."""
 EXIT_FAULT, EXIT_STUCK = 70, 75
 
 
@@ -45,7 +46,7 @@ class LocalHost:
         self._consuming: list[threading.Thread] = []
         self._clock = dispatcher.clock
         self._stopping = dispatcher.stop.event
-        self._slots = threading.Semaphore(MAX_REQUESTS)
+        self._handling: set[object] = set()
         self._fault: BaseException | None = None
         self._asked = threading.Event()
         interval = dispatcher.settings.recovery_interval
@@ -161,17 +162,24 @@ class LocalHost:
     def _requests(self) -> None:
         """Take requests from the internal queue and run each in a thread."""
         while not self._stopping.is_set():
-            # With no slot free the message stays in the queue, for another replica.
-            if not self._slots.acquire(timeout=POLL):
-                continue
-            body = None
-            try:
-                body = self._next_request()
-            finally:
-                if body is None:
-                    self._slots.release()
-            if body is not None:
-                start_thread(self._handling(body), "runonce-request")
+            # Where as many as may are at work the message stays in the queue, for another replica.
+            body = self._next_request() if self._at_work() < MAX_REQUESTS else None
+            if body is None:
+                self._clock.wait(self._asked, POLL)
+                self._asked.clear()
+            else:
+                self._handling.add(one := object())
+                start_thread(partial(self._handle, one, body), "runonce-request")
+
+    def _at_work(self) -> int:
+        """How many requests are being run, but for runs whose code goes on after they were given up."""
+        now, grace = self._clock.elapsed(), self._dispatcher.settings.shutdown_timeout
+        given_up = [
+            started
+            for started in self._dispatcher.running
+            if started.claim.run.by == "request" and started.deadline + grace <= now
+        ]
+        return len(self._handling) - len(given_up)
 
     def _next_request(self) -> str | None:
         queue = self._dispatcher.stores.requests
@@ -187,17 +195,13 @@ class LocalHost:
             log.warning("the internal queue is out of reach, trying again: %s", error)
             self._clock.wait(self._stopping, REST)
             return None
-        self._clock.wait(self._asked, POLL)
-        self._asked.clear()
         return None
 
-    def _handling(self, body: str) -> Callable[[], None]:
-        def handle() -> None:
-            try:
-                self._dispatcher.handle_request(body)
-            except Exception:
-                log.exception("a request failed; the next recovery tick repeats it: %s", body[:200])
-            finally:
-                self._slots.release()
-
-        return handle
+    def _handle(self, one: object, body: str) -> None:
+        try:
+            self._dispatcher.handle_request(body)
+        except Exception:
+            log.exception("a request failed; the next recovery tick repeats it: %s", body[:200])
+        finally:
+            self._handling.discard(one)
+            self._asked.set()

@@ -226,6 +226,30 @@ def test_no_more_requests_are_taken_than_there_are_slots(monkeypatch: pytest.Mon
     assert host.stop() == 0
 
 
+def test_a_body_that_hangs_keeps_no_slot_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on after it was given up counts no more, so that the next request is taken."""
+    monkeypatch.setattr(local, "MAX_REQUESTS", 1)
+    entered, go_on, ran = threading.Event(), threading.Event(), Ran()
+
+    def hangs(_: Run) -> None:
+        entered.set()
+        go_on.wait(20)
+
+    first = scheduled("0 0 1 1 1 *", name="first", max_runtime=60)(hangs)
+    second = scheduled("0 0 1 1 1 *", name="second")(hourly(ran).body)
+    bench = bench_of(first, second)
+    ask(bench.dispatcher, first, at(2))
+    host = Served(bench.dispatcher)
+    assert entered.wait(10)
+    for seconds in (60 + bench.settings.shutdown_timeout - 1, 1):
+        ask(bench.dispatcher, second, at(2))
+        assert not ran.fire_times
+        bench.clock.advance(seconds)
+    ran.wait(1)
+    go_on.set()
+    host.stop()
+
+
 def test_a_request_received_by_a_stopping_host_is_left_to_others() -> None:
     """A request that arrives together with the stop is not consumed: it shows up again."""
     bench = bench_of(hourly(Ran()))
