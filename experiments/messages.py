@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from azure.core.exceptions import ResourceNotFoundError
-
 from experiments.effects import CLOCK, Effects
 from runonce.errors import PermanentError
 from runonce.execution.registry import Registry
@@ -76,13 +74,11 @@ class Charges:
         return self._count(self.handler.queue + POISON)
 
     def _count(self, queue: str) -> int:
-        found = self._transport.sender()
+        sender = self._transport.sender()
         try:
-            return int(found.client(queue).get_queue_properties().approximate_message_count or 0)
-        except ResourceNotFoundError:
-            return 0
+            return sender.queue(queue).count()
         finally:
-            found.close()
+            sender.close()
 
     def dead_letters(self) -> DeadLetters:
         """The dead letters themselves."""

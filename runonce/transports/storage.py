@@ -12,23 +12,21 @@ import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
-from xml.etree.ElementTree import ParseError
 
-from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError, ResourceNotFoundError
-from azure.storage.queue import QueueClient
+from azure.core.exceptions import AzureError
 
 from runonce.errors import TransportError, TransportRefusedError
-from runonce.stores.azure.clients import QUICK, make_client
 from runonce.stores.azure.errors import Answer, answer, brief
+from runonce.stores.azure.queues import Queue
+from runonce.stores.azure.wire import services
 from runonce.stores.columns import to_text
 from runonce.transports.envelope import decoded, unwrap, wrap
 from runonce.transports.protocols import Backlog, Dead, Delivery, Outgoing, Receipt, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from runonce.messages.definition import Handler
     from runonce.settings import StorageConnection
@@ -53,7 +51,7 @@ LAST_YEAR = 9000
 def _translated(what: str) -> Iterator[None]:
     try:
         yield
-    except (AzureError, OSError, HTTPException, ParseError) as error:
+    except AzureError as error:
         said = f"{what}: {type(error).__name__}: {brief(error)}"
         if answer(error) is Answer.PERMANENT:
             remedy = "; give this identity the role Storage Queue Data Contributor" * (
@@ -85,41 +83,25 @@ class StorageTransport:
         sender = self.sender()
         try:
             with _translated(f"counting the messages of {handler.queue}"):
-                waiting, dead = (
-                    _count(sender.client(handler.queue)),
-                    _count(sender.client(handler.queue + POISON)),
-                )
-                first = sender.client(handler.queue).peek_messages(max_messages=1) if waiting else []
+                queue = sender.queue(handler.queue)
+                waiting, dead = queue.count(), sender.queue(handler.queue + POISON).count()
+                first = queue.peek(1) if waiting else []
         finally:
             sender.close()
         oldest = first[0].inserted_on if first else None
         return Backlog(waiting, dead, oldest, counts_begun=True)
 
 
-def _count(client: QueueClient) -> int:
-    try:
-        return int(client.get_queue_properties().approximate_message_count or 0)
-    except ResourceNotFoundError:
-        return 0
-
-
 class StorageSender:
     """Sends to queues, which are made on first use."""
 
     def __init__(self, storage: StorageConnection, prefix: str) -> None:
-        self._storage = storage
+        (self._service,) = services(storage, "queue")
         self._prefix = prefix
-        self._lock = threading.Lock()
-        self._clients: dict[str, QueueClient] = {}
 
-    def client(self, queue: str) -> QueueClient:
-        """The SDK's client of a handler's queue, whose name in the account has the prefix."""
-        with self._lock:
-            if queue not in self._clients:
-                self._clients[queue] = make_client(
-                    QueueClient, self._storage, "queue", QUICK, queue_name=self._prefix + queue
-                )
-            return self._clients[queue]
+    def queue(self, name: str) -> Queue:
+        """A handler's queue, whose name in the account has the prefix."""
+        return Queue(self._service, self._prefix + name)
 
     def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
         for text, delay in [
@@ -148,64 +130,35 @@ class StorageSender:
 
     def put(self, queue: str, text: str, delay: float = 0.0) -> None:
         """Send a text as it is."""
-        client = self.client(queue)
-        options = {"visibility_timeout": round(delay + 0.5) if delay > 0 else 0, "time_to_live": -1}
-        with _translated(f"sending to {client.queue_name}"):
-            try:
-                client.send_message(text, **options)
-            except ResourceNotFoundError:
-                make_queue(client)
-                client.send_message(text, **options)
+        to = self.queue(queue)
+        with _translated(f"sending to {to.name}"):
+            to.send(text, hidden=_whole(delay), lives=-1)
 
     def remove(self, queue: str, receipt: Receipt) -> bool:
         """Delete a message in hand; False when its receipt is no longer the latest."""
-        client = self.client(queue)
-        return _as_received(
-            f"deleting a message of {queue}",
-            lambda: client.delete_message(receipt.message_id, pop_receipt=receipt.pop_receipt),
-        )
+        with _translated(f"deleting a message of {queue}"):
+            return self.queue(queue).delete(receipt.message_id, receipt.pop_receipt)
 
     def show(self, queue: str, receipt: Receipt, after: float) -> bool:
         """Let it come again after some seconds, and take its new receipt; False likewise."""
-        client, seconds = self.client(queue), min(LONGEST_DELAY, round(after + 0.5) if after > 0 else 0)
-
-        def update() -> None:
-            shown = client.update_message(
-                receipt.message_id, pop_receipt=receipt.pop_receipt, visibility_timeout=seconds
-            )
-            receipt.pop_receipt, receipt.is_ours = str(shown.pop_receipt), True
-
-        return _as_received(f"sending back a message of {queue}", update)
+        seconds = min(LONGEST_DELAY, _whole(after))
+        with _translated(f"sending back a message of {queue}"):
+            shown = self.queue(queue).update(receipt.message_id, receipt.pop_receipt, hidden=seconds)
+        if shown is None:
+            return False
+        receipt.pop_receipt, receipt.is_ours = shown, True
+        return True
 
     def close(self) -> None:
-        with self._lock:
-            for client in self._clients.values():
-                client.close()
-            self._clients.clear()
+        self._service.close()
 
 
 def _receipt(native: Any) -> Receipt:
     return Receipt(str(native.id), str(native.pop_receipt))
 
 
-def _as_received(what: str, call: Callable[[], object]) -> bool:
-    """Make a call that wants a pop receipt; whether that was the message's latest."""
-    with _translated(what):
-        try:
-            call()
-        except HttpResponseError as error:
-            if error.status_code in (400, 404):
-                return False
-            raise
-    return True
-
-
-def make_queue(client: QueueClient) -> None:
-    """Make a queue that may have been made meanwhile."""
-    try:
-        client.create_queue()
-    except ResourceExistsError:
-        return
+def _whole(seconds: float) -> int:
+    return round(seconds + 0.5) if seconds > 0 else 0
 
 
 class StorageInbox:
@@ -221,26 +174,19 @@ class StorageInbox:
         self._closed = threading.Event()
 
     def receive(self, count: int, wait: float) -> list[Received]:
-        client = self._sender.client(self._queue)
         pause = FIRST_POLL
         while True:
-            found = self._receive(client, min(count, AT_ONCE))
+            found = self._receive(min(count, AT_ONCE))
             if found or wait <= 0:
                 return found
             self._closed.wait(min(pause, wait))
             wait -= pause
             pause = min(pause * 2, LONGEST_POLL)
 
-    def _receive(self, client: QueueClient, count: int) -> list[Received]:
+    def _receive(self, count: int) -> list[Received]:
         with _translated(f"receiving from {self._queue}"):
-            try:
-                pages = client.receive_messages(
-                    messages_per_page=count, max_messages=count, visibility_timeout=self._visibility
-                )
-                return [Received(self._delivery(m), m, self._visibility / 3) for m in pages]
-            except ResourceNotFoundError:
-                make_queue(client)
-                return []
+            found = self._sender.queue(self._queue).receive(count, hidden=self._visibility)
+        return [Received(self._delivery(m), m, self._visibility / 3) for m in found]
 
     def _delivery(self, native: Any) -> Delivery:
         delivery, _ = _delivery(native, self._handler)
@@ -262,15 +208,12 @@ class StorageInbox:
     def renew(self, received: Received) -> Received | None:
         native = received.native
         with _translated(f"renewing a message of {self._queue}"):
-            try:
-                again = self._sender.client(self._queue).update_message(
-                    native.id, pop_receipt=native.pop_receipt, visibility_timeout=self._visibility
-                )
-            except HttpResponseError as error:
-                if error.status_code in (400, 404):  # deleted, or received by somebody else since
-                    return None
-                raise
-        native.pop_receipt = again.pop_receipt
+            receipt = self._sender.queue(self._queue).update(
+                native.id, native.pop_receipt, hidden=self._visibility
+            )
+        if receipt is None:  # deleted, or received by somebody else since
+            return None
+        native.pop_receipt = receipt
         return Received(received.delivery, native, self._visibility / 3)
 
     def give_back(self, received: Received) -> None:
@@ -340,31 +283,25 @@ class StorageDeadLetters:
     def peek(self, limit: int) -> list[Dead]:
         """At most 32: a Storage queue shows no more of itself without receiving."""
         with _translated(f"peeking into {self._queue}"):
-            try:
-                found = self._sender.client(self._queue).peek_messages(max_messages=min(limit, AT_ONCE))
-            except ResourceNotFoundError:
-                return []
-            return [_dead(m, self._handler) for m in found]
+            found = self._sender.queue(self._queue).peek(min(limit, AT_ONCE))
+        return [_dead(m, self._handler) for m in found]
 
     def take(self, limit: int) -> list[Dead]:
+        taken: list[Dead] = []
         with _translated(f"receiving from {self._queue}"):
-            try:
-                pages = self._sender.client(self._queue).receive_messages(
-                    messages_per_page=min(limit, AT_ONCE), max_messages=limit, visibility_timeout=TAKEN_FOR
-                )
-                return [_dead(m, self._handler) for m in pages]
-            except ResourceNotFoundError:
-                return []
+            while len(taken) < limit:
+                count = min(limit - len(taken), AT_ONCE)
+                found = self._sender.queue(self._queue).receive(count, hidden=TAKEN_FOR, make=False)
+                taken += [_dead(m, self._handler) for m in found]
+                if len(found) < count:
+                    break
+        return taken
 
     def remove(self, dead: Dead) -> None:
         self._sender.remove(self._queue, _receipt(dead.native))
 
     def put_back(self, dead: Dead) -> None:
-        native = dead.native
-        with _translated(f"putting back a message of {self._queue}"):
-            self._sender.client(self._queue).update_message(
-                native.id, pop_receipt=native.pop_receipt, visibility_timeout=0
-            )
+        self._sender.show(self._queue, _receipt(dead.native), 0.0)
 
     def close(self) -> None:
         self._sender.close()

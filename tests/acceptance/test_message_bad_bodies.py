@@ -217,7 +217,7 @@ def test_bad_messages_go_through_a_real_queue(azurite: str) -> None:
     sender = transport.sender()
     sender.send(queue, [Outgoing(case[1], name) for name, case in small.items()])
     sender.send(queue, [Outgoing(text({"id": f"good {n}"}), f"good {n}") for n in range(3)])
-    client = sender.client(
+    others = sender.queue(
         queue
     )  # and what others send: without our envelope, in Base64 or not, or with one like it
     for foreign in (
@@ -226,7 +226,7 @@ def test_bad_messages_go_through_a_real_queue(azurite: str) -> None:
         '{"runonce": 1, "reschedules": "many"}',
         '{"id": "from outside"}',
     ):
-        client.send_message(foreign)
+        others.send(foreign, hidden=0, lives=-1)
     host = Deliverer(azure_stores(settings), sender, settings, SystemClock(), host="host")
     Consumer(host, transport, one).run(max_wait=1)
     letters = transport.dead_letters(one)

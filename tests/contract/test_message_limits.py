@@ -15,6 +15,7 @@ from runonce.errors import InputError, LeaseLost
 from runonce.messages.deliver import Deliverer
 from runonce.messages.effects import read_effects
 from runonce.stores.azure.stores import azure_stores
+from runonce.stores.azure.wire import Connections
 from runonce.testing import Complete, MemorySender
 
 if TYPE_CHECKING:
@@ -34,14 +35,16 @@ def test_a_token_that_could_not_be_had_costs_time_alone(
     host: Deliverer, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     """The identity endpoint gives no answer once, at any call of a message's: it is handled once, and completed."""
-    send = RequestsTransport.send
     hiccups = threading.Semaphore(0)
     handled: list[int] = []
 
-    def hiccup(self: Any, request: Any, **options: Any) -> Any:
-        if hiccups.acquire(blocking=False):
-            raise CredentialUnavailableError(message="the identity endpoint gave no answer")
-        return send(self, request, **options)
+    def hiccup(send: Any) -> Any:
+        def sending(self: Any, request: Any, **options: Any) -> Any:
+            if hiccups.acquire(blocking=False):
+                raise CredentialUnavailableError(message="the identity endpoint gave no answer")
+            return send(self, request, **options)
+
+        return sending
 
     def body(message: Message) -> None:
         handled.append(message.attempt)
@@ -51,7 +54,8 @@ def test_a_token_that_could_not_be_had_costs_time_alone(
         if failing == "done":
             hiccups.release()
 
-    monkeypatch.setattr(RequestsTransport, "send", hiccup)
+    for transport in (RequestsTransport, Connections):
+        monkeypatch.setattr(transport, "send", hiccup(transport.send))
     if failing in ("claim", "lock"):
         hiccups.release()
     one = handling(body, lock="index" if failing == "lock" else None)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.core.exceptions import ResourceExistsError
 from azure.functions import QueueMessage
 
 from runonce.errors import TransportError
@@ -23,7 +25,7 @@ from runonce.testing import ManualClock, Workbench
 from runonce.transports.envelope import unwrap, wrap
 from runonce.transports.protocols import Outgoing
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
-from runonce.transports.storage import HEADROOM, LARGEST, make_queue
+from runonce.transports.storage import HEADROOM, LARGEST
 from tests.support.faults import Boundary, Fault, PassingClock
 from tests.support.messages import host_of, ownership
 from tests.support.proxy import DROP_REQUEST, StorageProxy, proxies, proxy
@@ -69,7 +71,8 @@ def registry() -> Registry:
 def put(pipe: StoragePipe, queue: str, text: str) -> Any:
     """Send a text as another program does."""
     with pipe.client(queue) as client:
-        make_queue(client)
+        with suppress(ResourceExistsError):
+            client.create_queue()
         return client.send_message(text)
 
 
@@ -245,7 +248,7 @@ def test_on_functions_too_anothers_message_is_put_aside_as_it_came(pipe: Storage
         assert delivery.reschedules == came
         settle(runtime, to, delivery, bench.deliverer.deliver(to, delivery))
         with pipe.client(to.queue) as client:
-            client.delete_message(native)
+            client.delete_message(native.id, native.pop_receipt)
         bench.clock.advance(60)
     assert (texts(pipe, to.queue), texts(pipe, f"{to.queue}-poison")) == ([], [text])
 

@@ -257,7 +257,10 @@ def scenario(line: Line) -> dict[str, list[Any]]:
     made["work"] = [line.json("work", handler, "--max-messages", "3")]
     made["audit"] = [line.json("audit", "--since", "52w")]
     made["history"].append(line.json("history", handler, "--key", "0"))
-    made["dead-letters list"] = [line.json("dead-letters", "list", handler), line.json("dead-letters", "list")]
+    made["dead-letters list"] = [
+        line.json("dead-letters", "list", handler),
+        line.json("dead-letters", "list"),
+    ]
     first, second = (one["id"] for one in made["dead-letters list"][0]["dead_letters"])
     made["dead-letters show"] = [line.json("dead-letters", "show", handler, "--id", first, "--body")]
     made["dead-letters replay"] = [line.json("dead-letters", "replay", handler, "--id", first)]

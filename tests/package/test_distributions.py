@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 CORE = {
+    "azure-core",
     "azure-storage-blob",
-    "azure-data-tables",
-    "azure-storage-queue",
     "azure-identity",
+    "certifi",
     "croniter",
     "tzdata",
+    "urllib3",
 }
 VERSIONS = ("3.11", "3.12", "3.13")
 NEEDS = {

@@ -7,7 +7,6 @@ from typing import Any
 
 import azure.identity
 import pytest
-from azure.data.tables import TableServiceClient
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -23,7 +22,8 @@ from runonce.settings import (
     emulator,
     namespace_of,
 )
-from runonce.stores.azure.clients import credential, make_client
+from runonce.stores.azure.clients import credential
+from runonce.stores.azure.wire import services
 
 EMULATOR = {"RUNONCE_STORAGE": "UseDevelopmentStorage=true"}
 KEY = "c2VjcmV0LWtleQ=="
@@ -416,7 +416,7 @@ def test_development_storage_may_be_another_machine(text: str, table: str, local
     storage = Settings.from_env({"RUNONCE_STORAGE": text, "RUNONCE_NAMESPACE": "shop"}).storage
     assert storage.is_local is local
     assert f"TableEndpoint={table}" in str(emulator(storage.connection_string))
-    assert make_client(TableServiceClient, storage, "table", {}).url == table
+    assert services(storage, "table")[0].url == table
     assert (
         table.removeprefix("http://").removesuffix("/devstoreaccount1") in where(storage) or "https" in table
     )

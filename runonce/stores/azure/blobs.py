@@ -5,18 +5,18 @@ One call is one request, but for a read whose connection breaks in the middle: t
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
-from azure.storage.blob import ContentSettings
 
 from runonce.errors import ConflictError
 from runonce.stores.azure.errors import CONFLICT, code_of, ignoring, translated
 from runonce.stores.protocols import BlobItem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from azure.storage.blob import BlobClient, BlobServiceClient
 
@@ -24,9 +24,22 @@ if TYPE_CHECKING:
 class AzureBlobs:
     """Blobs in one container."""
 
-    def __init__(self, service: BlobServiceClient, container: str) -> None:
-        self._service = service
+    def __init__(self, client: Callable[[], BlobServiceClient], container: str) -> None:
+        self._client = client
         self._container = container
+        self._made: BlobServiceClient | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def _service(self) -> BlobServiceClient:
+        with self._lock:
+            self._made = self._made or self._client()
+            return self._made
+
+    def close(self) -> None:
+        """Close the client, if there was need of one."""
+        if self._made is not None:
+            self._made.close()
 
     def _blob(self, name: str) -> BlobClient:
         return self._service.get_blob_client(self._container, name)
@@ -51,6 +64,8 @@ class AzureBlobs:
     def write(
         self, name: str, data: bytes, metadata: Mapping[str, str], *, etag: str | None, content_type: str
     ) -> str:
+        from azure.storage.blob import ContentSettings  # noqa: PLC0415 - see the client
+
         options: dict[str, Any] = {
             "metadata": dict(metadata),
             "content_settings": ContentSettings(content_type=content_type),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from runonce.settings import CALL_TIMEOUT, emulator
+from runonce.settings import emulator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from runonce.settings import SignIn, StorageConnection
 
-QUICK = {"retry_total": 0, "connection_timeout": 3, "read_timeout": CALL_TIMEOUT}
 PATIENT = {"retry_total": 0, "connection_timeout": 5, "read_timeout": 60}
-"""For jobs' own blobs, which may be large and on which no lease's deadline hangs."""
+"""For jobs' own blobs, which may be large and on which no lease's deadline hangs. The SDK's own tries are off, as
+every caller knows what an unknown outcome means to it."""
 
 
 def make_client(

@@ -1,16 +1,13 @@
 """What Azure's SDKs raise, told apart: not known, try again, refused for good, or a conflict the caller expects.
 
 Not known is wider than "no answer": a token that could not be had, so that nothing was asked, or a reply that breaks
-off in the middle, which has been carried out and reaches us as a decoding error without a status, or out of a table's
-batch as the HTTP library's own exception.
+off in the middle, which has been carried out and may reach us as a decoding error without a status.
 """
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager, suppress
 from enum import Enum, auto
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import ParseError
 
@@ -75,7 +72,7 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     # Those of requests are among the second; the last is an answer that breaks off, or is somebody else's.
-    except (AzureError, OSError, HTTPException, ParseError) as error:
+    except (AzureError, OSError, ParseError) as error:
         match answer(error):
             case Answer.UNKNOWN:
                 raise StoreUnavailableError(f"{what}: storage did not answer ({brief(error)}).") from error
@@ -100,27 +97,6 @@ def brief(error: BaseException) -> str:
 def code_of(error: HttpResponseError) -> str:
     """Azure's name for the error, such as "ContainerNotFound"."""
     return str(getattr(error, "error_code", "") or "")
-
-
-def table_code(error: HttpResponseError) -> str:
-    """The same of the table service, whose SDK leaves it in the reply's body when an insert is refused."""
-    if (code := code_of(error)) or error.response is None:
-        return code
-    try:
-        return str(json.loads(error.response.text())["odata.error"]["code"])
-    except (ValueError, KeyError, TypeError):
-        return ""
-
-
-def unless_conflict(call: Any) -> bool:
-    """False when the lease is not what the call needs it to be: 409, 412, or no such blob."""
-    try:
-        call()
-    except HttpResponseError as error:
-        if error.status_code in CONFLICT:
-            return False
-        raise
-    return True
 
 
 def ignoring(kind: type[Exception], call: Any, *args: Any) -> None:

@@ -1,25 +1,20 @@
 """Stores on Azure Storage: blob leases, a table, a queue and a container, each made on first use.
 
-The SDK's own retries are off and its time-outs short. Left alone it waits up to 300 s for a connection and
-tries four times (azure-core's and the storage packages' defaults), far past any lease; and an insert that it
-retries after a lost reply is refused because of itself. Above, every caller knows what an unknown outcome
-means to it.
+Nothing is tried again, and time-outs are short: the SDK left alone waits up to 300 s for a connection and tries
+four times (azure-core's and the storage packages' defaults), far past any lease; and an insert that is tried again
+after a lost reply is refused because of itself. Above, every caller knows what an unknown outcome means to it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from azure.data.tables import (
-    TableServiceClient,
-)
-from azure.storage.blob import BlobServiceClient
-
 from runonce.stores.azure.blobs import AzureBlobs
-from runonce.stores.azure.clients import PATIENT, QUICK, make_client
+from runonce.stores.azure.clients import PATIENT, make_client
 from runonce.stores.azure.leases import AzureLeases
-from runonce.stores.azure.queues import AzureQueue
+from runonce.stores.azure.queues import AzureQueue, Queue
 from runonce.stores.azure.tables import AzureTable
+from runonce.stores.azure.wire import services
 from runonce.stores.protocols import (
     Stores,
 )
@@ -36,20 +31,27 @@ def azure_stores(settings: Settings, *, closing: ExitStack | None = None, **opti
     Args:
         settings: Which account, and how it is reached.
         closing: Takes what closes the clients.
-        options: Go to the SDK's clients (tests count with them).
+        options: Go to the SDK's clients; their `transport` is for all requests (tests count with it).
     """
     storage = settings.storage
-    blobs = make_client(BlobServiceClient, storage, "blob", {**QUICK, **options})
-    data = make_client(BlobServiceClient, storage, "blob", {**PATIENT, **options})
-    tables = make_client(TableServiceClient, storage, "table", {**QUICK, **options})
-    requests = AzureQueue(storage, settings.request_queue, {**QUICK, **options})
+    blob, queue, table = services(storage, "blob", "queue", "table", transport=options.get("transport"))
+    data = AzureBlobs(
+        lambda: make_client(_blob_client(), storage, "blob", {**PATIENT, **options}), settings.data_container
+    )
     if closing is not None:
-        for made in (blobs, data, tables, requests):
+        for made in (blob, queue, table, data):
             closing.callback(made.close)
     return Stores(
-        leases=AzureLeases(blobs, settings.lease_container),
-        runs=AzureTable(tables, settings.runs_table),
-        claims=AzureTable(tables, settings.claims_table),
-        requests=requests,
-        blobs=AzureBlobs(data, settings.data_container),
+        leases=AzureLeases(blob, settings.lease_container),
+        runs=AzureTable(table, settings.runs_table),
+        claims=AzureTable(table, settings.claims_table),
+        requests=AzureQueue(Queue(queue, settings.request_queue)),
+        blobs=data,
     )
+
+
+def _blob_client() -> Any:
+    # Imported here: a quarter of a second that only jobs' own blobs need.
+    from azure.storage.blob import BlobServiceClient  # noqa: PLC0415
+
+    return BlobServiceClient

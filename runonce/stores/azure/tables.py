@@ -2,64 +2,64 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
+import uuid
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from azure.core import MatchConditions
-from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError, ResourceNotFoundError
-from azure.data.tables import (
-    EdmType,
-    EntityProperty,
-    TableServiceClient,
-    TableTransactionError,
-    TransactionOperation,
-    UpdateMode,
-)
+from azure.core.exceptions import DecodeError, HttpResponseError
 
 from runonce.errors import ConflictError
-from runonce.stores.azure.errors import (
-    BAD_REQUEST,
-    CONFLICT,
-    ignoring,
-    table_code,
-    translated,
-)
-from runonce.stores.protocols import (
-    Delete,
-    Insert,
-    Replace,
-    Row,
-    Value,
-    Write,
-    check_transaction,
-)
+from runonce.stores.azure.errors import CONFLICT, code_of, translated
+from runonce.stores.azure.wire import REFUSED, refusal
+from runonce.stores.protocols import Delete, Insert, Replace, Row, Value, Write, check_transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from azure.data.tables import TableClient, TableEntity
+    from runonce.stores.azure.wire import Reply, Service
+
+INT32 = range(-(2**31), 2**31)
+PAGE = 1000
+NOT_FOUND = 404
+READ = {"Accept": "application/json;odata=minimalmetadata", "DataServiceVersion": "3.0"}
+WRITE = {**READ, "Content-Type": "application/json"}
+INSERT = {**WRITE, "Prefer": "return-no-content"}
+TYPE = "@odata.type"
+PART = re.compile(rb"\r\n\r\nHTTP/1\.1 (\d{3})[^\r\n]*\r\n(.*?)(?:\r\n\r\n(.*?))?(?=\r\n--)", re.DOTALL)
+"""One answer in that to a transaction; JSON has no line's end in it that could be taken for one of these."""
+ETAG = re.compile(rb"^etag: *(.*?)\r?$", re.IGNORECASE | re.MULTILINE)
+AT_ROW = re.compile(r"(\d+):")
 
 
-MAX_INT32 = 2**31 - 1
+class Typed(str):  # noqa: SLOT000 - it has what slots would keep away
+    """A value of a type that the toolkit never writes, such as an instant put in by hand: it is kept as it is."""
+
+    type: str
 
 
 class AzureTable:
-    """Rows in an Azure table."""
+    """Rows in an Azure table, which is made on the first write."""
 
-    def __init__(self, service: TableServiceClient, name: str) -> None:
-        self._client: TableClient = service.get_table_client(name)
+    def __init__(self, service: Service, name: str) -> None:
+        self._service = service
         self._name = name
 
     def get(self, partition: str, key: str) -> Row | None:
-        answered: list[datetime] = []
         with translated(f"table {self._name}"):
             try:
-                entity = self._client.get_entity(partition, key, raw_response_hook=_dates(answered))
-            except ResourceNotFoundError:
-                return None
-            return _row(entity, answered[-1])
+                reply = self._service.ask("GET", self._path(partition, key), headers=READ)
+            except HttpResponseError as error:
+                if error.status_code == NOT_FOUND:
+                    return None
+                raise
+            with _readable():
+                return _row(json.loads(reply.text()), _answered(reply))
 
     def scan(
         self,
@@ -70,14 +70,10 @@ class AzureTable:
         limit: int | None = None,
         before: tuple[str, str] | None = None,
     ) -> Iterator[Row]:
-        column, text = before or ("", "")
-        older = f" and {column} gt '' and {column} lt @text" if before else ""
-        found = self._query(
-            "PartitionKey eq @partition and RowKey ge @first and RowKey lt @last" + older,
-            {"partition": partition, "first": first, "last": last, "text": text},
-            limit,
-        )
-        return (row for _, row in found)
+        where = f"PartitionKey eq {_text(partition)} and RowKey ge {_text(first)} and RowKey lt {_text(last)}"
+        if before:
+            where += f" and {before[0]} gt '' and {before[0]} lt {_text(before[1])}"
+        return (row for _, row in self._query(where, limit))
 
     def scan_partitions(
         self,
@@ -89,133 +85,166 @@ class AzureTable:
         since: tuple[str, str] | None = None,
         limit: int | None = None,
     ) -> Iterator[tuple[str, Row]]:
-        column, texts = one_of or ("", ())
-        wanted = " or ".join(f"{column} eq @text{n}" for n in range(len(texts)))
-        return self._query(
-            "PartitionKey ge @first and PartitionKey lt @last and RowKey ge @low and RowKey lt @high"
-            + (f" and ( {wanted} )" if wanted else "")
-            + (f" and {since[0]} ge @since" if since else ""),
-            {
-                "first": first,
-                "last": last,
-                "low": keys[0],
-                "high": keys[1],
-                "since": since[1] if since else "",
-                **{f"text{n}": text for n, text in enumerate(texts)},
-            },
-            limit,
-        )
+        where = f"PartitionKey ge {_text(first)} and PartitionKey lt {_text(last)}"
+        where += f" and RowKey ge {_text(keys[0])} and RowKey lt {_text(keys[1])}"
+        if one_of and one_of[1]:
+            where += f" and ( {' or '.join(f'{one_of[0]} eq {_text(text)}' for text in one_of[1])} )"
+        if since:
+            where += f" and {since[0]} ge {_text(since[1])}"
+        return self._query(where, limit)
 
-    def _query(
-        self, wanted: str, parameters: Mapping[str, str], limit: int | None
-    ) -> Iterator[tuple[str, Row]]:
-        answered: list[datetime] = []
-        with translated(f"table {self._name}"):
-            pages = self._client.query_entities(
-                wanted,
-                parameters=dict(parameters),
-                results_per_page=min(limit or 1000, 1000),
-                raw_response_hook=_dates(answered),
-            )
-            count = 0
-            try:
-                for entity in pages:
-                    yield str(entity["PartitionKey"]), _row(entity, answered[-1])
-                    count += 1
-                    if count == limit:
+    def _query(self, where: str, limit: int | None) -> Iterator[tuple[str, Row]]:
+        query, more, count = f"$top={min(limit or PAGE, PAGE)}&$filter={quote(where)}", "", 0
+        while True:
+            with translated(f"table {self._name}"):
+                try:
+                    reply = self._service.ask("GET", f"{self._name}()", query + more, READ)
+                except HttpResponseError as error:
+                    if error.status_code == NOT_FOUND:  # no such table yet: no rows
                         return
-            except ResourceNotFoundError:  # no such table yet: no rows
+                    raise
+                with _readable():
+                    entities = json.loads(reply.text())["value"]
+                    found = [(str(one["PartitionKey"]), _row(one, _answered(reply))) for one in entities]
+            for one in found:
+                yield one
+                count += 1
+                if count == limit:
+                    return
+            names = ("NextPartitionKey", "NextRowKey")
+            goes_on = {name: reply.headers.get(f"x-ms-continuation-{name}") for name in names}
+            more = "".join(f"&{name}={quote(value, safe='')}" for name, value in goes_on.items() if value)
+            if not more:
                 return
 
     def commit(self, partition: str, writes: Sequence[Write]) -> list[str]:
-        check_transaction(writes)  # the SDK cannot read Azure's own refusal of more than a hundred
-        call = partial(self._submit, partition, writes)
-        write = writes[0]
-        if len(writes) == 1 and not isinstance(
-            write, Delete
-        ):  # the SDK takes a missing row for a deleted one
-            call = partial(self._write, partition, write)
+        check_transaction(writes)
         with translated(f"table {self._name}"):
             try:
-                return self._with_table(call)
+                return self._with_table(partition, writes)
             except HttpResponseError as error:
-                index = error.index if isinstance(error, TableTransactionError) else 0
-                code = table_code(error)
+                code = code_of(error)
                 if error.status_code not in CONFLICT or code in ("TableNotFound", "TableBeingDeleted"):
                     raise
+                at_row = AT_ROW.match(error.message) if len(writes) > 1 else None
+                index = int(at_row[1]) if at_row else 0
                 raise ConflictError(
                     f"table {self._name}: row {writes[index].key} was not as expected ({code}).",
                     index=index,
                     exists=code == "EntityAlreadyExists",
                 ) from error
 
-    def _with_table(self, call: Callable[[], list[str]]) -> list[str]:
+    def _with_table(self, partition: str, writes: Sequence[Write]) -> list[str]:
+        call = self._one if len(writes) == 1 else self._all
         try:
-            return call()
+            return call(partition, writes)
         except HttpResponseError as error:
-            if table_code(error) != "TableNotFound":
+            if code_of(error) != "TableNotFound":
                 raise
-            ignoring(ResourceExistsError, self._client.create_table)
-            return call()
-
-    def _submit(self, partition: str, writes: Sequence[Write]) -> list[str]:
-        done = self._client.submit_transaction([_operation(partition, write) for write in writes])
-        return [str(result.get("etag", "")) for result in done]
-
-    def _write(self, partition: str, write: Insert | Replace) -> list[str]:
-        """One row by itself: a transaction of one costs the SDK nearly three times as much."""
-        entity = {"PartitionKey": partition, "RowKey": write.key, **_columns(write.values)}
-        if isinstance(write, Insert):
-            try:
-                done = self._client.create_entity(entity, response_preference="return-no-content")
-            except (
-                AttributeError
-            ) as stumbled:  # the SDK (12.7) looks for the headers of a reply that never came
-                if isinstance(stumbled.__context__, AzureError):
-                    raise stumbled.__context__ from stumbled
-                raise
-        else:
-            done = self._client.update_entity(
-                entity, UpdateMode.REPLACE, etag=write.etag, match_condition=MatchConditions.IfNotModified
+        try:
+            self._service.ask(
+                "POST", "Tables", headers=WRITE, body=json.dumps({"TableName": self._name}).encode()
             )
-        return [str(done["etag"])]
+        except HttpResponseError as error:
+            if code_of(error) != "TableAlreadyExists":
+                raise
+        return call(partition, writes)
+
+    def _one(self, partition: str, writes: Sequence[Write]) -> list[str]:
+        """One row by itself."""
+        method, path, headers, body = self._request(partition, writes[0])
+        return [self._service.ask(method, path, headers=headers, body=body).headers.get("ETag", "")]
+
+    def _all(self, partition: str, writes: Sequence[Write]) -> list[str]:
+        """All or nothing: an entity group transaction (Performing entity group transactions, REST reference)."""
+        batch, changes = f"batch_{uuid.uuid4()}", f"changeset_{uuid.uuid4()}"
+        lines = [f"--{batch}\r\nContent-Type: multipart/mixed; boundary={changes}\r\n\r\n".encode()]
+        for number, write in enumerate(writes):
+            method, path, headers, body = self._request(partition, write)
+            said = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            lines.append(
+                f"--{changes}\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n"
+                f"Content-ID: {number}\r\n\r\n{method} {self._service.url}/{path} HTTP/1.1\r\n"
+                f"{said}Content-Length: {len(body or b'')}\r\n\r\n".encode()
+            )
+            lines += [body or b"", b"\r\n"]
+        lines.append(f"--{changes}--\r\n\r\n--{batch}--\r\n".encode())
+        headers = {**READ, "Content-Type": f"multipart/mixed; boundary={batch}"}
+        answers = PART.findall(
+            self._service.ask("POST", "$batch", headers=headers, body=b"".join(lines)).content
+        )
+        for status, _, told in answers:
+            if int(status) >= REFUSED:
+                raise refusal(int(status), told.decode("utf-8", "replace"))
+        if len(answers) != len(writes):
+            raise DecodeError(message=f"{len(answers)} answers to {len(writes)} writes")
+        etags = [ETAG.search(head) for _, head, _ in answers]
+        return [etag[1].decode() if etag else "" for etag in etags]
+
+    def _request(self, partition: str, write: Write) -> tuple[str, str, dict[str, str], bytes | None]:
+        if isinstance(write, Insert):
+            return "POST", self._name, INSERT, _body(partition, write)
+        path = self._path(partition, write.key)
+        if isinstance(write, Delete):
+            return "DELETE", path, {**READ, "If-Match": write.etag}, None
+        return "PUT", path, {**WRITE, "If-Match": write.etag}, _body(partition, write)
+
+    def _path(self, partition: str, key: str) -> str:
+        return f"{self._name}(PartitionKey={_text(partition, quoted=True)},RowKey={_text(key, quoted=True)})"
 
 
-def _columns(values: Mapping[str, Value]) -> dict[str, Any]:
-    """The values as the SDK takes them: it keeps an int in 32 bits unless told otherwise."""
-    return {
-        name: (value, EdmType.INT64) if type(value) is int and abs(value) > MAX_INT32 else value
-        for name, value in values.items()
-    }
+def _text(text: str, *, quoted: bool = False) -> str:
+    """A text in a query, or quoted for a path too."""
+    doubled = text.replace("'", "''")
+    return f"'{quote(doubled, safe='') if quoted else doubled}'"
 
 
-def _operation(partition: str, write: Write) -> tuple[Any, ...]:
-    keys = {"PartitionKey": partition, "RowKey": write.key}
-    if isinstance(write, Insert):
-        return TransactionOperation.CREATE, {**keys, **_columns(write.values)}
-    condition = {"etag": write.etag, "match_condition": MatchConditions.IfNotModified}
-    if isinstance(write, Delete):
-        return TransactionOperation.DELETE, keys, condition
-    return (
-        TransactionOperation.UPDATE,
-        {**keys, **_columns(write.values)},
-        {**condition, "mode": UpdateMode.REPLACE},
-    )
+def _body(partition: str, write: Insert | Replace) -> bytes:
+    columns: dict[str, Any] = {"PartitionKey": partition, "RowKey": write.key}
+    for name, value in write.values.items():
+        columns[name] = value
+        if type(value) is int and value not in INT32:
+            columns[name], columns[name + TYPE] = str(value), "Edm.Int64"
+        elif isinstance(value, float):
+            columns[name + TYPE] = "Edm.Double"
+            if not math.isfinite(value):
+                columns[name] = "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
+        elif isinstance(value, Typed):
+            columns[name + TYPE] = value.type
+    return json.dumps(columns).encode()
 
 
-def _row(entity: TableEntity, read_at: datetime) -> Row:
-    metadata: Any = entity.metadata
-    values = {
-        name: value.value if isinstance(value, EntityProperty) else value  # a 64-bit int comes wrapped
-        for name, value in entity.items()
-        if name not in ("PartitionKey", "RowKey")
-    }
-    return Row(str(entity["RowKey"]), values, str(metadata["etag"]), metadata["timestamp"], read_at)
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Around what is read out of an answer."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DecodeError(message=f"the answer cannot be read: {type(error).__name__}") from error
 
 
-def _dates(into: list[datetime]) -> Any:
-    def hook(response: Any) -> None:
-        if response.http_response.status_code < BAD_REQUEST:  # whoever refuses need not say the time
-            into.append(parsedate_to_datetime(response.http_response.headers["Date"]).astimezone(UTC))
+def _row(entity: Mapping[str, Any], read_at: datetime) -> Row:
+    values: dict[str, Value] = {}
+    for name, value in entity.items():
+        if (
+            name in ("PartitionKey", "RowKey", "Timestamp")
+            or name.startswith("odata.")
+            or name.endswith(TYPE)
+        ):
+            continue
+        kind = entity.get(name + TYPE, "Edm.String")
+        if kind == "Edm.Int64":
+            values[name] = int(value)
+        elif kind == "Edm.Double":
+            values[name] = float(value)
+        elif isinstance(value, str) and kind != "Edm.String":
+            values[name] = typed = Typed(value)
+            typed.type = kind
+        else:
+            values[name] = value
+    written = datetime.fromisoformat(entity["Timestamp"])
+    return Row(str(entity["RowKey"]), values, str(entity["odata.etag"]), written, read_at)
 
-    return hook
+
+def _answered(reply: Reply) -> datetime:
+    return parsedate_to_datetime(reply.headers["Date"]).astimezone(UTC)
