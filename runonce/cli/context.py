@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import SettingsError, StoreUnavailableError, UnknownJobError
+from runonce.errors import SettingsError, StoreError, StoreUnavailableError, TransportError, UnknownJobError
 from runonce.hosts.hosts_json import read_json
 from runonce.hosts.runtime import Runtime
 from runonce.runs.table import read_job, read_jobs
@@ -80,9 +80,18 @@ class Context:
 
     def explain(self, error: RunonceError) -> str:
         """An error's message, with where storage was looked for and what to do about it."""
+        if not isinstance(error, StoreError | TransportError):
+            return str(error)
+        from runonce.hosts.facts import account  # noqa: PLC0415 - with the rest of what looks
+        from runonce.stores.azure.refusals import explained  # noqa: PLC0415 - only where there is something to explain
+
+        storage = self.runtime.settings.storage
+        if isinstance(error, TransportError) and self.runtime.settings.transport != "storage":
+            return str(error)  # of another broker, and with its own remedy
+        if said := explained(error, storage, account(storage)):
+            return said
         if not isinstance(error, StoreUnavailableError):
             return str(error)
-        storage = self.runtime.settings.storage
         remedy = (
             "Start the emulator with `python dev.py azurite`, or let RUNONCE_STORAGE name another storage account."
             if storage.is_local

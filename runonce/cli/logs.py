@@ -29,5 +29,7 @@ def set_up(*, verbose: bool, level: int = logging.WARNING) -> None:
     root.setLevel(logging.INFO if verbose else level)
     logging.getLogger("runonce").setLevel(logging.DEBUG if verbose else logging.NOTSET)
     logging.getLogger("azure").setLevel(logging.WARNING)  # one line for each storage call otherwise
+    # Who could not be signed in, and how, fills a screen; the command says it in a line.
+    logging.getLogger("azure.identity").setLevel(logging.NOTSET if verbose else logging.CRITICAL)
     # A broken job file is said by the commands themselves, where it matters.
     logging.getLogger("runonce.hosts.discover").setLevel(logging.CRITICAL)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import re
 import socket
 import threading
@@ -47,6 +48,8 @@ class Fault:
     """Hand the request to Azurite."""
     status: int | None = None
     """Answer with this status instead of Azurite's reply."""
+    code: str = ""
+    """With a status: Azure's own word for it, such as AuthorizationPermissionMismatch, given as Azure gives it."""
     cut: bool = False
     """Send the reply's head and half its body, then close the connection; a reply without a body is lost."""
     drop: bool = False
@@ -230,7 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._drop()
             return
         if fault.status is not None:
-            status, headers, data = fault.status, [], b""
+            status, headers, data = fault.status, *_refusal(fault.code, self.path)
         self._reply(status, headers, data, cut=fault.cut)
 
     def _body(self) -> bytes:
@@ -261,6 +264,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _drop(self) -> None:
         self.close_connection = True
+
+
+def _refusal(code: str, path: str) -> tuple[list[tuple[str, str]], bytes]:
+    """Headers and body of a refusal: JSON of the table service, XML of the others (Status and error codes, REST)."""
+    if not code:
+        return [], b""
+    said = f"{code}: this request is not what Azure takes.\nRequestId:1\nTime:2026-11-30T00:00:00Z"
+    headers = [("x-ms-error-code", code), ("x-ms-request-id", "1")]
+    if "(" in path or "$batch" in path or path.partition("?")[0].count("/") == 2:
+        body = {"odata.error": {"code": code, "message": {"lang": "en-US", "value": said}}}
+        return [*headers, ("Content-Type", "application/json;odata=minimalmetadata")], json.dumps(
+            body
+        ).encode()
+    text = (
+        f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{code}</Code><Message>{said}</Message></Error>'
+    )
+    return [*headers, ("Content-Type", "application/xml")], text.encode()
 
 
 class StorageProxy:

@@ -96,7 +96,8 @@ def brief(error: BaseException) -> str:
 
 def code_of(error: HttpResponseError) -> str:
     """Azure's name for the error, such as "ContainerNotFound"."""
-    return str(getattr(error, "error_code", "") or "")
+    code = getattr(error, "error_code", "") or ""
+    return str(getattr(code, "value", code))  # the table service's is an enumeration
 
 
 def ignoring(kind: type[Exception], call: Any, *args: Any) -> None:
