@@ -44,7 +44,8 @@ class Bench:
         storage, self.queue = str(settings.storage.connection_string), f"hand-{settings.namespace}"
         source = HANDLER.format(queue=self.queue, on_abandoned=on_abandoned, asleep=0.05)
         self.app = make_app(folder / "app", {"take.py": source})
-        self.env = environment(settings) | {"RUNONCE_CLAIM_LEASE": "3"}
+        instance = {"WEBSITE_SITE_NAME": "shop", "WEBSITE_INSTANCE_ID": "0123456789abcdef"}  # as on Azure
+        self.env = environment(settings) | instance | {"RUNONCE_CLAIM_LEASE": "3"}
         self.client, self.poison = (
             QueueClient.from_connection_string(storage, self.queue + end) for end in ("", "-poison")
         )

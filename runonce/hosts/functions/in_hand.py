@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -60,7 +61,8 @@ class InHand:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._registry = runtime, runtime.runs
-        self._row = OwnRow(self._registry, row_key(FIRST, runtime.host))
+        # On Azure a host is called after its instance, which several workers have, at once and one after the other.
+        self._row = OwnRow(self._registry, row_key(FIRST, f"{runtime.host} {uuid.uuid4()}"))
         self._lock = threading.Lock()
         self._have: set[_Held] = set()
         self._before: set[_Held] = set()

@@ -6,13 +6,17 @@ import asyncio
 import logging
 import sys
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from runonce.execution.turns import Turns
+from runonce.hosts.functions.handlers import _awaiting, _function
+from runonce.hosts.runtime import Runtime
 from runonce.runs.definition import scheduled
 from runonce.testing import Workbench
-from tests.support.classic_worker import HostLog, invoke, worker_module
+from tests.support.classic_worker import ContextEnabledTask, HostLog, invoke, worker_module
 from tests.support.flows import at
 from tests.support.messages import delivery, handling
 
@@ -101,6 +105,44 @@ def test_every_line_of_a_message_carries_its_invocation(worker: Any, host: HostL
     assert any("body of A-17" in line for line in lines)
     assert any("dead-lettered (Failed)" in line for line in lines)
     assert {of for of, _ in host.lines} == {"i-1"}
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.usefixtures("worker")
+def test_a_handlers_function_on_the_workers_own_loop(host: HostLog, *, is_async: bool) -> None:
+    """The function is a task of the worker's loop, its message has a thread, its body another loop: one invocation."""
+
+    def plain_body(message: Message) -> None:
+        message.log.info("body of %s", message.key)
+
+    async def async_body(message: Message) -> None:
+        await asyncio.sleep(0)
+        message.log.info("body of %s", message.key)
+
+    bench = Workbench()
+    runtime = Runtime(
+        bench.settings, stores=bench.stores, clock=bench.clock, sender=bench.sender, host="functions"
+    )
+    handler = handling(async_body if is_async else plain_body)
+    function = _awaiting(_function(runtime, handler, Turns(2, runtime.stop), lambda message: message), object)
+
+    async def invoked() -> None:
+        asyncio.get_running_loop().set_task_factory(
+            lambda loop, body, **options: ContextEnabledTask(body, loop, **options)
+        )
+        for n in range(2):
+            context = SimpleNamespace(invocation_id=f"i-{n}", function_name="take")
+            message = delivery({"id": f"order-{n}"}, message_id=f"m-{n}")
+            task: Any = asyncio.get_running_loop().create_task(function(message, context))
+            task.set_azure_invocation_id(f"i-{n}")
+            await task
+
+    asyncio.run(invoked())
+    for n in range(2):
+        lines = [line for of, line in host.lines if of == f"i-{n}"]
+        assert any(f"body of order-{n}" in line for line in lines)
+        assert any("done" in line for line in lines)
+    assert not [line for of, line in host.lines if of is None]
 
 
 def test_what_belongs_to_no_invocation_has_none(worker: Any, host: HostLog) -> None:

@@ -50,11 +50,11 @@ class Bench:
         self.stores: Stores = memory_stores(self.clock)
         self.settings = fresh_settings("UseDevelopmentStorage=true")
         self.sender = Shows(away)
-        self.one, self.other = self.worker("one"), self.worker("other")
+        self.one, self.other = self.worker(), self.worker()  # of one instance
 
-    def worker(self, name: str) -> InHand:
+    def worker(self) -> InHand:
         return InHand(
-            Runtime(self.settings, stores=self.stores, clock=self.clock, sender=self.sender, host=name)  # type: ignore[arg-type]
+            Runtime(self.settings, stores=self.stores, clock=self.clock, sender=self.sender, host="shop/0123")  # type: ignore[arg-type]
         )
 
     def rows(self) -> list[list[str]]:
