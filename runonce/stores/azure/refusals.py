@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 
 from runonce.stores.azure.clients import credential
-from runonce.stores.azure.errors import brief, table_code
+from runonce.stores.azure.errors import brief, code_of
 
 if TYPE_CHECKING:
     from runonce.settings import StorageConnection
@@ -60,7 +60,7 @@ def explained(error: BaseException, storage: StorageConnection, account: str) ->
             f"machine find it (a private endpoint needs its own DNS zone)."
         )
     if isinstance(cause, HttpResponseError) and cause.status_code in (UNAUTHENTICATED, FORBIDDEN):
-        code = table_code(cause)
+        code = code_of(cause)
         what = f"{account} refused ({code or cause.status_code}, {str(error).partition(':')[0]})"
         return f"{what}: {_refused(cause, code, storage, str(error))}"
     return ""
