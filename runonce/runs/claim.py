@@ -21,7 +21,7 @@ from runonce.execution.log import user_name
 from runonce.execution.owned import Owned
 from runonce.execution.patience import patiently
 from runonce.runs import telling
-from runonce.runs.overflow import spilled
+from runonce.runs.overflow import aside, spilled
 from runonce.runs.plan import By, Claimant, Plan, Refused, admit, params_for, passed_over, plan, within
 from runonce.runs.rows import (
     JobRow,
@@ -107,6 +107,7 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
             return refused
         if isinstance(known := params_for(job, row, fire_time, by, params), Refused):
             return known
+        row, others = aside(row, fire_time, known)
         who = replace(who, params=known)
         previous = None
         if look_at_run or fire_time in row.pending:
@@ -128,7 +129,7 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
             writes.append(read(beside_it) if beside else write(skipped, None))
         lease.check()  # a replica that was paused since it acquired must not take the run from its successor
         try:
-            etags = registry.table.commit(registry.namespace, [*writes, *moved])
+            etags = registry.table.commit(registry.namespace, [*writes, *moved, *others])
         except StoreUnavailableError as error:
             lease.check()
             log.warning("claim of %s at %s: no answer, reading back: %s", job.name, fire_time, error)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runonce.errors import ConflictError, InputError, StoreError, UnknownJobError
 from runonce.execution.patience import Patience
-from runonce.runs.overflow import spilled
+from runonce.runs.overflow import aside, spilled
 from runonce.runs.plan import forgotten, noted
 from runonce.runs.requests import send_request
 from runonce.runs.rows import LONGEST_LAST, JobRow, Outcome, Pending, RunRow
@@ -169,16 +169,17 @@ def _decide(dispatcher: Dispatcher, which: Which, did: str, change: Decide) -> R
             )
         found = read_run(registry, which.job, which.fire_time, which.params)
         waiting = row.pending.get(which.fire_time)
-        if waiting is not None and waiting.params != which.params:
+        if waiting is not None and waiting.params != which.params and waiting.why == "running":
             raise InputError(
-                f"{which}: the same fire time is unfinished with {waiting.params or 'no parameters'}; wait until it "
-                f"has ended, or cancel it."
+                f"{which}: the same fire time runs with {waiting.params or 'no parameters'}; wait until it has ended, "
+                f"or cancel it."
             )
+        row, others = aside(row, which.fire_time, which.params)
         job, run = change(row, None if found is None else found[0])
         job, moved = spilled(job)
         writes = [write(job, etag), write(run, None if found is None else found[1])]
         try:
-            registry.table.commit(registry.namespace, [*writes, *moved, action])
+            registry.table.commit(registry.namespace, [*writes, *moved, *others, action])
         except ConflictError:
             patience.spend(StoreError(f"{which}: its rows changed again and again for a minute; try again."))
         else:

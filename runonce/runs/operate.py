@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runonce.errors import InputError, UnknownJobError
+from runonce.runs.overflow import aside, set_aside
 from runonce.runs.plan import Refused, forgotten, params_for
 from runonce.runs.requests import Request, send_request
 from runonce.runs.rows import JobRow, Pending
@@ -15,12 +16,13 @@ from runonce.runs.versions import passed_over_by_all
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.dispatch import Dispatcher
     from runonce.runs.rows import RunRow
+    from runonce.stores.protocols import Write
 
 
 def ask(
@@ -29,21 +31,27 @@ def ask(
     """Ask the running hosts for a fire time, whichever is free first. One that waits for its retry comes now.
 
     Raises:
-        InputError: The fire time is older than its history, or it is unfinished with other parameters.
+        InputError: The fire time is older than its history, or its own run comes before one with parameters.
     """
     now = dispatcher.clock.now()
+    others: list[Write] = []
 
     def asked(row: JobRow) -> JobRow:
         if (gone := forgotten(row, fire_time)) is not None:
             raise InputError(f"Job {job.name}, fire time {to_text(fire_time)}: {gone}.")
         if isinstance(known := params_for(job, row, fire_time, "hand", params), Refused):
             raise InputError(f"Job {job.name}, fire time {to_text(fire_time)}: {known.reason}.")
+        waiting = row.pending.get(fire_time)
+        if waiting is not None and waiting.params != params and waiting.why == "running":
+            others[:] = [set_aside(job.name, fire_time, Pending("asked", now, params=params, by=by))]
+            return replace(row, more=row.more + 1)
+        row, others[:] = aside(row, fire_time, params)
         entry = row.pending.get(fire_time) or Pending("asked", now, params=params)
         if entry.why != "running":
             entry = replace(entry, not_before=now, asked_at=now, by=by)
         return replace(row, pending={**row.pending, fire_time: entry})
 
-    _change(dispatcher, Action(now, by, "asked", job.name, to_text(fire_time)), asked)
+    _change(dispatcher, Action(now, by, "asked", job.name, to_text(fire_time)), asked, also=others)
     send_request(dispatcher.stores.requests, job.name, fire_time, "asked")
     return Request(job.name, fire_time, "asked")
 
@@ -85,6 +93,7 @@ def _change(
     action: Action,
     change: Callable[[JobRow], JobRow],
     record: Callable[[JobRow], RunRow | None] = lambda _: None,
+    also: Sequence[Write] = (),
 ) -> JobRow:
     name = action.about
     action = replace(action, by=action.by or dispatcher.registry.host)
@@ -96,4 +105,4 @@ def _change(
             )
         return change(row)
 
-    return change_job(dispatcher.registry, name, changed, record, [insert(action)])
+    return change_job(dispatcher.registry, name, changed, record, lambda: [insert(action), *also])

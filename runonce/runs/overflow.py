@@ -47,8 +47,23 @@ def spilled(row: JobRow) -> tuple[JobRow, list[Insert]]:
     if not surplus:
         return row, []
     pending = {fire_time: entry for fire_time, entry in row.pending.items() if fire_time not in surplus}
-    inserts = [_insert(row.name, fire_time, row.pending[fire_time]) for fire_time in surplus]
+    inserts = [set_aside(row.name, fire_time, row.pending[fire_time]) for fire_time in surplus]
     return replace(row, pending=pending, more=row.more + len(surplus)), inserts
+
+
+def aside(row: JobRow, fire_time: datetime, params: str) -> tuple[JobRow, list[Insert]]:
+    """The row without what is unfinished of a fire time with other parameters, and that one's row meanwhile.
+
+    A job's row has room for one set of them; the other comes back when this one has ended and it is due.
+    """
+    waiting = row.pending.get(fire_time)
+    if waiting is None or waiting.params == params:
+        return row, []
+    waiting = replace(waiting, why="abandoned" if waiting.why == "running" else waiting.why)
+    pending = {t: p for t, p in row.pending.items() if t != fire_time}
+    running = None if row.running == fire_time else row.running
+    row = replace(row, pending=pending, running=running, more=row.more + 1)
+    return row, [set_aside(row.name, fire_time, waiting)]
 
 
 def returned(registry: Registry, row: JobRow, now: datetime) -> tuple[JobRow, list[Write]]:
@@ -70,7 +85,8 @@ def returned(registry: Registry, row: JobRow, now: datetime) -> tuple[JobRow, li
     return row, [*deletes, *inserts]
 
 
-def _insert(name: str, fire_time: datetime, pending: Pending) -> Insert:
+def set_aside(name: str, fire_time: datetime, pending: Pending) -> Insert:
+    """The row of an unfinished fire time."""
     values = encode(PendingRow(name, fire_time, pending.why, pending.not_before, pending.params, pending.by))
     return Insert(f"{_key(name, pending.not_before)}:{uuid.uuid4().hex}", values)
 

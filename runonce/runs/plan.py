@@ -101,16 +101,14 @@ def forgotten(row: JobRow, fire_time: datetime) -> str | None:
 
 
 def params_for(job: ScheduledJob, row: JobRow, fire_time: datetime, by: By, params: str) -> str | Refused:
-    """The parameters a fire time is claimed with; one fire time is unfinished with one set of them at a time."""
+    """The parameters a fire time is claimed with."""
     waiting = row.pending.get(fire_time)
     if by == "request":
         if waiting is None and job.schedule.previous(fire_time) != fire_time:
             return Refused("no schedule names this fire time, and nobody asked for it")
         return "" if waiting is None else waiting.params
-    if waiting is not None and waiting.params != params:
-        return Refused(
-            f"it is unfinished with {waiting.params or 'no parameters'}; wait until that has ended"
-        )
+    if by == "timer" and waiting is not None and waiting.params:
+        return Refused(f"it was asked for with {waiting.params}, and its own run comes after that")
     due = row.watermark is not None and fire_time > max(row.watermark, row.since or row.watermark)
     if params and due and job.schedule.previous(fire_time) == fire_time:
         return Refused("the schedule's own run of this fire time has not begun; that one comes first")

@@ -125,7 +125,7 @@ def change_job(
     name: str,
     change: Callable[[JobRow, bool], JobRow],
     record: Callable[[JobRow], RunRow | None] = lambda _: None,
-    also: Sequence[Write] = (),
+    also: Callable[[], Sequence[Write]] = tuple,
 ) -> JobRow:
     """Change a job's row, however often somebody else is faster; the row as it is then.
 
@@ -134,7 +134,7 @@ def change_job(
         name: The job.
         change: Is given the row, and whether there is one yet. May be called several times.
         record: Is given the row as it was; a run's row to write with the change, where there is none yet.
-        also: What to write with the change.
+        also: What to write with the change, asked after it.
 
     Raises:
         StoreError: Storage did not answer, or the row changed every time for a minute.
@@ -147,7 +147,7 @@ def change_job(
             return row
         try:
             changed, moved = spilled(changed)
-            commit_with(registry, changed, etag, record(row), [*moved, *also])
+            commit_with(registry, changed, etag, record(row), [*moved, *also()])
         except ConflictError:
             patience.spend(
                 StoreError(f"Job {name}: its row changed again and again for a minute; try again.")

@@ -12,7 +12,7 @@ from runonce.clock import SystemClock
 from runonce.hosts.discover import Discovered
 from runonce.hosts.runtime import Runtime
 from runonce.runs.definition import ScheduledJob, scheduled
-from runonce.runs.overflow import AT_ONCE, KEPT, _insert
+from runonce.runs.overflow import AT_ONCE, KEPT, set_aside
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome, Pending
 from runonce.runs.table import read_job, write
@@ -87,7 +87,7 @@ def test_a_week_of_them_costs_a_claim_and_a_tick_no_more(
     row, etag = read_job(registry, "call")
     due = made.host.clock.now() + timedelta(days=1)
     waiting = [
-        _insert("call", FIRST + timedelta(minutes=2 * n), Pending("retrying", due + timedelta(seconds=n)))
+        set_aside("call", FIRST + timedelta(minutes=2 * n), Pending("retrying", due + timedelta(seconds=n)))
         for n in range(1, 5001)
     ]
     for start in range(0, len(waiting), 100):

@@ -6,9 +6,10 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from support.flows import AFTER_LEASE, at, die, has_run_row, job_row, recovered, replica, requests, work_off
+from support.flows import AFTER_LEASE, at, die, has_run_row, job_row, recovered, replica, work_off
 
 from runonce.errors import DefinitionError, InputError
+from runonce.runs.decide import Which, mark, replay
 from runonce.runs.definition import scheduled
 from runonce.runs.dispatch import Started
 from runonce.runs.operate import ask
@@ -103,17 +104,92 @@ def test_the_schedules_own_run_comes_first() -> None:
     assert [call[0] for call in seen] == ["eu", "eu", "us"]
 
 
-def test_one_set_of_parameters_at_a_time() -> None:
-    """While a fire time is unfinished with some parameters, others are refused and nothing is lost."""
+def ended(bench: Workbench, report: Any) -> None:
+    """A healthy host goes on until nothing is left."""
+    recovered(replica(bench), bench.clock, rounds=12)
+    row = job_row(bench, report)
+    assert (row.pending, row.more) == ({}, 0)
+
+
+def test_a_fire_time_is_asked_for_with_several_sets_of_parameters() -> None:
+    """Each is a run of its own: none is refused, none is lost, and they run one after the other."""
     bench, report, seen = bench_of()
     bench.dispatcher.execute(report, T, by="timer")
-    ask(bench.dispatcher, report, T, report.params({"region": "us"}))
-    with pytest.raises(InputError, match=r'unfinished with \{"region":"us"\}'):
-        ask(bench.dispatcher, report, T, report.params({"region": "asia"}))
-    refused = bench.dispatcher.execute(report, T, by="hand", params=report.params({"region": "asia"}))
-    assert 'unfinished with {"region":"us"}' in refused.reason
-    assert len(requests(bench)) == 1
-    assert [call[0] for call in seen] == ["eu"]
+    for region in ("us", "asia", "africa", "us"):
+        ask(bench.dispatcher, report, T, report.params({"region": region}))
+    ended(bench, report)
+    assert sorted(call[0] for call in seen) == ["africa", "asia", "eu", "us"]
+    assert {run.outcome for run in history(bench.dispatcher, "report", 10)} == {Outcome.SUCCEEDED}
+
+
+def test_a_run_by_hand_does_not_wait_for_one_with_other_parameters() -> None:
+    """While one waits for its retry another set runs at once, and the first comes to its own end, none of it mixed."""
+    bench, report, seen = bench_of(retries=2)
+    bench.dispatcher.execute(report, T, by="timer")
+    failing = report.params({"pages": 13})
+    assert bench.dispatcher.execute(report, T, by="hand", params=failing).outcome is Outcome.RETRYING
+    us = bench.dispatcher.execute(report, T, by="hand", params=report.params({"region": "us"}))
+    assert us.outcome is Outcome.SUCCEEDED
+    assert us.attempt == 1
+    ended(bench, report)
+    assert [call[:2] for call in seen] == [("eu", 1), ("eu", 13), ("us", 1), ("eu", 13), ("eu", 13)]
+    assert {run.params: str(run.outcome) for run in history(bench.dispatcher, "report", 10)} == {
+        "": "succeeded",
+        '{"region":"us"}': "succeeded",
+        failing: "failed",
+    }
+
+
+def test_the_schedules_own_run_waits_for_its_retry_beside_one_with_parameters() -> None:
+    """The timer's run failed and waits; one by hand with parameters runs meanwhile, and the retry comes as ever."""
+    failed: list[int] = []
+
+    @scheduled("0 0 3 * * *", retries=2)
+    def report(run: Run, *, region: str = "eu") -> None:
+        if region == "eu":
+            failed.append(run.attempt)
+            if run.attempt < 3:
+                raise OSError
+
+    bench = Workbench(report)
+    bench.clock.advance(3 * 3600)
+    assert bench.run(report, T).outcome is Outcome.RETRYING
+    us = bench.dispatcher.execute(report, T, by="hand", params=report.params({"region": "us"}))
+    assert us.outcome is Outcome.SUCCEEDED
+    ended(bench, report)
+    assert failed == [1, 2, 3]
+
+
+def test_one_that_died_makes_room_for_another_set_of_parameters() -> None:
+    """Asked for while the first runs, and after its host has died: both end, each from what it had kept."""
+    bench, report, seen = bench_of(retries=1)
+    bench.dispatcher.execute(report, T, by="timer")
+    started = bench.dispatcher.begin(report, T, by="hand", params=report.params({"region": "us"}))
+    assert isinstance(started, Started)
+    ask(bench.dispatcher, report, T, report.params({"region": "asia"}))
+    assert job_row(bench, report).running == T
+    die(started)
+    bench.clock.advance(AFTER_LEASE)
+    africa = bench.dispatcher.execute(report, T, by="hand", params=report.params({"region": "africa"}))
+    assert africa.outcome is Outcome.SUCCEEDED
+    ended(bench, report)
+    assert sorted(call[0] for call in seen) == ["africa", "asia", "eu", "us"]
+    abandoned = {run.params: run.abandoned for run in history(bench.dispatcher, "report", 10)}
+    assert abandoned['{"region":"us"}'] == 1
+
+
+def test_a_decision_about_one_set_of_parameters_leaves_the_others_alone() -> None:
+    """Marked, cancelled or replayed while another set waits for its retry: that one still comes to its end."""
+    bench, report, seen = bench_of(retries=1)
+    bench.dispatcher.execute(report, T, by="timer")
+    us, failing = report.params({"region": "us"}), report.params({"pages": 13})
+    bench.dispatcher.execute(report, T, by="hand", params=us)
+    assert bench.dispatcher.execute(report, T, by="hand", params=failing).outcome is Outcome.RETRYING
+    replay(bench.dispatcher, Which("report", T, us))
+    mark(bench.dispatcher, Which("report", T, report.params({"region": "asia"}), why="done by hand"), "done")
+    ended(bench, report)
+    assert sorted(call[:2] for call in seen) == [("eu", 1), ("eu", 13), ("eu", 13), ("us", 1), ("us", 1)]
+    assert len({key for region, _, key in seen if region == "us"}) == 2
 
 
 def test_parameters_that_do_not_fit_any_more_fail_the_run() -> None:
