@@ -290,3 +290,11 @@ def test_fewer_threads_than_work_are_told(
     monkeypatch.setenv("PYTHON_THREADPOOL_THREAD_COUNT", threads)
     functions(app(tmp_path))
     assert (f"PYTHON_THREADPOOL_THREAD_COUNT={threads}: each run" in capsys.readouterr().err) == told
+
+
+def test_recovery_ticks_in_a_quiet_second(tmp_path: Path) -> None:
+    """Not when most jobs fire: at no round second of the minute."""
+    [trigger] = functions(app(tmp_path))["runonce_recovery"].get_bindings()
+    second, *rest = trigger.get_dict_repr()["schedule"].split()
+    assert rest == ["*"] * 5
+    assert int(second) % 5 != 0
