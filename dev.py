@@ -3,7 +3,7 @@
 
     python dev.py demo       see what the toolkit promises, proven on this machine
     python dev.py test       run every test
-    python dev.py serve      run the jobs in jobs/ here, until Ctrl-C
+    python dev.py serve      run the jobs in jobs/ here, anew when one changes, until Ctrl-C: runonce dev
     python dev.py azurite    run only the storage emulator, until Ctrl-C
     python dev.py servicebus run a local Service Bus with the handlers' queues and topics, until Ctrl-C
     python dev.py simulate   run the dispatcher against simulated storage, clocks and faults, many times
@@ -28,7 +28,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import threading
@@ -38,6 +37,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from azurite import launcher
 from servicebus.launcher import HINT as SERVICEBUS_HINT
+from servicebus.launcher import arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,8 +49,6 @@ APP, TOOLS = "requirements.txt", "requirements-dev.txt"
 """What the jobs need, and what tests and checks need as well."""
 REQUIREMENT_FILES = (APP, TOOLS, "constraints.txt", "pyproject.toml")
 DATA = ROOT / ".azurite"
-PORTS = "ports.json"
-"""In DATA: where this checkout's emulator listens, while it runs."""
 JOBS = "jobs"
 STOP_SECONDS = 10.0
 DRAIN_SECONDS = 50.0  # runs get 45 s, one lease, to stop at a good place; the rest is for recording it
@@ -82,7 +80,7 @@ def demo(options: argparse.Namespace) -> int:
     if options.html is not None:
         command += ["--html", str(options.html.resolve())]
     with start_azurite() as azurite:
-        return run(command, storage=azurite.connection_string)
+        return run(command, settings={"RUNONCE_STORAGE": azurite.connection_string})
 
 
 def test(options: argparse.Namespace) -> int:
@@ -105,34 +103,24 @@ def simulate(options: argparse.Namespace) -> int:
 
 
 def serve(_options: argparse.Namespace) -> int:
-    """Run the jobs here until Ctrl-C."""
+    """Run the jobs here until Ctrl-C: `runonce dev`."""
     set_up()
-    command = [str(VENV_PYTHON), "-m", "runonce", "serve"]
-    if os.environ.get("RUNONCE_STORAGE"):
-        say("using the storage that RUNONCE_STORAGE names")
-        return run(command, grace=DRAIN_SECONDS)
-    storage = own_emulator()
-    if storage:
-        say("using the Azurite of this checkout, which runs already")
-        return run(command, storage=storage, grace=DRAIN_SECONDS)
-    with serving_here(start_azurite(DATA, launcher.default_or_free_ports())) as emulator:
-        tell_other_terminals(emulator.connection_string)
-        # It ends after the jobs, which need it.
-        return run(command, storage=emulator.connection_string, grace=DRAIN_SECONDS)
+    return run([str(VENV_PYTHON), "-m", "runonce", "dev"], grace=DRAIN_SECONDS)
 
 
 def azurite(_options: argparse.Namespace) -> int:
     """Run the storage emulator until Ctrl-C."""
-    storage = own_emulator()
-    if storage:
-        say("the Azurite of this checkout runs already; its connection string is")
-        print(storage)
+    running = launcher.running(DATA)
+    if running:
+        say("the Azurite of this checkout runs already")
+        tell_other_terminals(running)
         return 0
     set_up_venv()  # Node may have to be installed there
-    with serving_here(start_azurite(DATA, launcher.default_or_free_ports())) as emulator:
+    emulator = start_azurite(DATA, launcher.default_or_free_ports())
+    with emulator, launcher.noted(DATA, emulator, {}) as settings:
         say(f"Azurite serves {DATA.name}/ on ports {', '.join(map(str, emulator.ports))} until Ctrl-C")
         print(emulator.connection_string, flush=True)
-        tell_other_terminals(emulator.connection_string)
+        tell_other_terminals(settings)
         emulator.process.wait()
         say(f"Azurite ended by itself:\n{emulator.log_tail()}")
     return 1
@@ -141,42 +129,19 @@ def azurite(_options: argparse.Namespace) -> int:
 def pass_on(options: argparse.Namespace) -> int:
     """Run a command of runonce's, on this checkout's emulator unless RUNONCE_STORAGE names other storage."""
     set_up()
-    named = os.environ.get("RUNONCE_STORAGE")
-    storage = None if named else own_emulator() or "UseDevelopmentStorage=true"
+    settings = None
+    if not os.environ.get("RUNONCE_STORAGE") and options.arguments[0] != "dev":
+        settings = launcher.running(DATA) or {"RUNONCE_STORAGE": "UseDevelopmentStorage=true"}
     command = [str(VENV_PYTHON), "-m", "runonce", *options.arguments]
-    return run(command, storage=storage, grace=DRAIN_SECONDS)
+    return run(command, settings=settings, grace=DRAIN_SECONDS)
 
 
-@contextlib.contextmanager
-def serving_here(emulator: launcher.Azurite) -> Iterator[launcher.Azurite]:
-    """Let other terminals find this checkout's emulator for as long as it runs."""
-    ports = DATA / PORTS
-    with emulator:
-        ports.write_text(json.dumps(emulator.ports), encoding="ascii")
-        try:
-            yield emulator
-        finally:
-            ports.unlink(missing_ok=True)
-
-
-def own_emulator() -> str | None:
-    """The connection string of this checkout's emulator, if it runs; claims and queues are not another's."""
-    try:
-        blob, queue, table = json.loads((DATA / PORTS).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    ports = (blob, queue, table)
-    return launcher.connection_string(ports) if launcher.answers(ports) else None
-
-
-def tell_other_terminals(storage: str) -> None:
+def tell_other_terminals(settings: Mapping[str, str]) -> None:
     """Say how the command line finds this emulator."""
-    if storage == launcher.connection_string():
-        storage = "UseDevelopmentStorage=true"
-    setting = (
-        f'$env:RUNONCE_STORAGE="{storage}"' if os.name == "nt" else f'export RUNONCE_STORAGE="{storage}"'
-    )
-    say(f"in another terminal: python dev.py status, or with .venv activated\n{setting}")
+    setting = "$env:{}='{}'" if os.name == "nt" else "export {}='{}'"
+    say("in another terminal: python dev.py status, or with .venv activated")
+    for name, value in settings.items():
+        print(setting.format(name, value), flush=True)
 
 
 def servicebus(options: argparse.Namespace) -> int:
@@ -194,33 +159,12 @@ def servicebus_entities() -> list[str]:
     answer = subprocess.run(ask, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if answer.returncode != 0:
         raise SetupError("the jobs folder could not be read; the lines above say why.")
-    topics: dict[str, str] = {}
-    arguments: list[str] = []
-    for handler in json.loads(answer.stdout)["handlers"]:
-        arguments += ["--queue", f"{handler['queue']}:{like_azure(handler)}"]
-        if handler["topic"]:
-            topics[handler["topic"]] = like_azure(handler)
-            forward = f"forward={handler['queue']}" if handler["forward"] else ""
-            arguments += ["--subscription", f"{handler['topic']}/{handler['subscription']}:{forward}"]
-    for topic, figures in topics.items():
-        arguments += ["--topic", f"{topic}:{figures}"]
+    arguments = arguments_of(json.loads(answer.stdout)["handlers"])
     if not arguments:
         raise SetupError(
             f"no file of {JOBS}/ defines a handler, so there would be no queue; write one first."
         )
     return arguments
-
-
-def like_azure(handler: Mapping[str, Any]) -> str:
-    """The figures that the infrastructure gives a handler's queue, as the broker's arguments."""
-    lock, window = (seconds(handler[key]) for key in ("lock_duration", "duplicate_detection_window"))
-    return f"lock={lock},max_delivery={handler['max_delivery_count']},dedup={window}"
-
-
-def seconds(duration: str) -> int:
-    """Of an ISO 8601 duration such as PT1M or P14D."""
-    units = {"D": 86_400, "H": 3600, "M": 60, "S": 1}
-    return sum(int(count) * units[unit] for count, unit in re.findall(r"(\d+)([DHMS])", duration))
 
 
 def check(_options: argparse.Namespace) -> int:
@@ -353,11 +297,11 @@ def start_azurite(
 # --- processes and lines ------------------------------------------------------
 
 
-def run(command: Sequence[str], *, storage: str | None = None, grace: float = STOP_SECONDS) -> int:
+def run(
+    command: Sequence[str], *, settings: Mapping[str, str] | None = None, grace: float = STOP_SECONDS
+) -> int:
     """Run a command in front, return its exit code, and pass on a request to stop once."""
-    environment: Mapping[str, str] = (
-        os.environ if storage is None else {**os.environ, "RUNONCE_STORAGE": storage}
-    )
+    environment = {**os.environ, **(settings or {})}
     # On Windows the console itself hands Ctrl-C to everybody in it, so there the child stays in our group.
     group: dict[str, Any] = {} if os.name == "nt" else launcher.own_group()
     child = subprocess.Popen(command, cwd=ROOT, env=environment, **group)

@@ -1,4 +1,4 @@
-"""Puts the files that `runonce init` writes into the package; everything else is in pyproject.toml."""
+"""Puts into the package what `runonce init` writes and what `runonce dev` starts; all else is in pyproject.toml."""
 
 import shutil
 from pathlib import Path
@@ -9,8 +9,15 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 
 
+LOCAL = (
+    *("azurite/launcher.py", "azurite/run.js", "azurite/package.json", "azurite/package-lock.json"),
+    *(f"servicebus/{path.name}" for path in sorted((ROOT / "servicebus").glob("*.py"))),
+)
+"""The stand-ins for Azure on one machine."""
+
+
 class WithTemplate(build_py):
-    """Copies template/ and what template/files.txt names, as they are in the repository."""
+    """Copies template/ and what template/files.txt names, and LOCAL, as they are in the repository."""
 
     def run(self) -> None:
         """Build."""
@@ -18,10 +25,11 @@ class WithTemplate(build_py):
         names = ROOT / "template" / "files.txt"
         if self.editable_mode or not names.exists():
             return  # a checkout has them where they are
-        into = Path(self.build_lib) / "runonce" / "_template"
+        package = Path(self.build_lib) / "runonce"
         lines = [line.split() for line in names.read_text(encoding="utf-8").splitlines()]
-        for name in ["template", *(line[1] for line in lines if line and line[0] != "#")]:
-            source, target = ROOT / name, into / name
+        template = ["template", *(line[1] for line in lines if line and line[0] != "#")]
+        for into, name in [("_template", name) for name in template] + [("_local", name) for name in LOCAL]:
+            source, target = ROOT / name, package / into / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
                 shutil.copytree(

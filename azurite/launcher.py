@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import hashlib
 import http.client
+import json
 import os
 import re
 import shutil
@@ -30,10 +31,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
 HERE = Path(__file__).resolve().parent
+"""Where run.js and the packages are; another folder where this one is not to be written to."""
+NOTE = "settings.json"
+"""In a data folder: the settings that find its emulator, for as long as it runs."""
 HOST = "127.0.0.1"
 ACCOUNT = "devstoreaccount1"
 # Not a secret: every Azurite in the world has this key, and it opens nothing else.
@@ -282,6 +286,32 @@ def _wait_until_ready(azurite: Azurite) -> Ports:
                 return found
         time.sleep(0.05)
     raise AzuriteError(f"Azurite did not answer within {START_SECONDS:.0f} s:\n{azurite.log_tail()}")
+
+
+@contextlib.contextmanager
+def noted(folder: Path, azurite: Azurite, more: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Let other processes find the emulator of a folder, and what else runs with it, by `running`."""
+    storage = azurite.connection_string
+    if storage == connection_string():
+        storage = "UseDevelopmentStorage=true"
+    settings = {"RUNONCE_STORAGE": storage, **more}
+    note = folder / NOTE
+    note.write_text(json.dumps({"ports": azurite.ports, "settings": settings}), encoding="ascii")
+    try:
+        yield settings
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def running(folder: Path) -> dict[str, str] | None:
+    """The settings that find the emulator of a folder, if it runs."""
+    try:
+        note = json.loads((folder / NOTE).read_text(encoding="ascii"))
+        blob, queue, table = note["ports"]
+        settings: dict[str, str] = note["settings"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return settings if answers((blob, queue, table)) else None
 
 
 def answers(ports: Ports = DEFAULT_PORTS) -> bool:

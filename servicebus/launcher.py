@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -22,10 +23,20 @@ from typing import TYPE_CHECKING, Any, Self
 from servicebus.entities import Queue, Subscription, Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
-__all__ = ["HINT", "Broker", "Queue", "Subscription", "Topic", "available", "connection_string", "start"]
+__all__ = [
+    "HINT",
+    "Broker",
+    "Queue",
+    "Subscription",
+    "Topic",
+    "arguments_of",
+    "available",
+    "connection_string",
+    "start",
+]
 
 HINT = (
     "The local Service Bus broker needs Qpid Proton, which is built from source: install a C compiler"
@@ -49,6 +60,32 @@ def connection_string(port: int, name: str | None = None, key: str | None = None
         f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName={name or 'RootManageSharedAccessKey'};"
         f"SharedAccessKey={key or 'local'};UseDevelopmentEmulator=true"
     )
+
+
+def arguments_of(handlers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The queues and topics of a manifest's handlers, as arguments, with the figures that Azure's would have."""
+    topics: dict[str, str] = {}
+    arguments: list[str] = []
+    for handler in handlers:
+        arguments += ["--queue", f"{handler['queue']}:{_like_azure(handler)}"]
+        if handler["topic"]:
+            topics[handler["topic"]] = _like_azure(handler)
+            forward = f"forward={handler['queue']}" if handler["forward"] else ""
+            arguments += ["--subscription", f"{handler['topic']}/{handler['subscription']}:{forward}"]
+    for topic, figures in topics.items():
+        arguments += ["--topic", f"{topic}:{figures}"]
+    return arguments
+
+
+def _like_azure(handler: Mapping[str, Any]) -> str:
+    lock, window = (_seconds(handler[key]) for key in ("lock_duration", "duplicate_detection_window"))
+    return f"lock={lock},max_delivery={handler['max_delivery_count']},dedup={window}"
+
+
+def _seconds(duration: str) -> int:
+    """Of an ISO 8601 duration such as PT1M or P14D."""
+    units = {"D": 86_400, "H": 3600, "M": 60, "S": 1}
+    return sum(int(count) * units[unit] for count, unit in re.findall(r"(\d+)([DHMS])", duration))
 
 
 def start(
@@ -75,7 +112,9 @@ def start(
 class Broker:
     """A broker in a child process; a context manager that stops it."""
 
-    def __init__(self, arguments: list[str], port: int, key: str | None, python: str) -> None:
+    def __init__(
+        self, arguments: list[str], port: int = 0, key: str | None = None, python: str = sys.executable
+    ) -> None:
         self.port = port
         self._arguments = arguments
         self._key = key

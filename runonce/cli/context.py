@@ -11,6 +11,7 @@ from runonce.errors import SettingsError, StoreError, StoreUnavailableError, Tra
 from runonce.hosts.hosts_json import read_json
 from runonce.hosts.runtime import Runtime
 from runonce.runs.table import read_job, read_jobs
+from runonce.settings import START_EMULATOR
 
 if TYPE_CHECKING:
     import typer
@@ -93,7 +94,7 @@ class Context:
         if not isinstance(error, StoreUnavailableError):
             return str(error)
         remedy = (
-            "Start the emulator with `python dev.py azurite`, or let RUNONCE_STORAGE name another storage account."
+            f"Start the emulator with `{START_EMULATOR}`, or let RUNONCE_STORAGE name another storage account."
             if storage.is_local
             else f"Check {storage.setting}, the network, and the account's firewall."
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from runonce.cli import output
 from runonce.errors import HostStopping
 from runonce.execution.threads import start_thread
+from runonce.hosts.local import RELEASE
 from runonce.hosts.signals import end_process, heard
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def in_foreground(dispatcher: Dispatcher, work: Callable[[], T]) -> Ended[T]:
     returned: list[T] = []
     raised: list[BaseException] = []
     received: list[int] = []
+    releasing = threading.Event()
 
     def body() -> None:
         try:
@@ -47,9 +49,15 @@ def in_foreground(dispatcher: Dispatcher, work: Callable[[], T]) -> Ended[T]:
             with changed:
                 changed.notify()
 
+    def release() -> None:
+        for job in dispatcher.abandon():
+            output.warn(f"{job} did not stop in time; it was released and goes on elsewhere")
+
     def told(number: int) -> None:
-        with changed:  # before the work hears of it, and may return because of it
-            received.append(number)
+        received.append(number)  # before the work hears of it, and may return because of it
+        if releasing.is_set():
+            end_process(128 + received[0])
+        with changed:
             changed.notify()
         dispatcher.stop.set(HostStopping(f"The host was asked to stop (signal {number})."))
 
@@ -63,8 +71,8 @@ def in_foreground(dispatcher: Dispatcher, work: Callable[[], T]) -> Ended[T]:
             )
             changed.wait_for(lambda: returned or raised or len(received) > 1, limit)
         if not (returned or raised):
-            for job in dispatcher.abandon():
-                output.warn(f"{job} did not stop in time; it was released and goes on elsewhere")
+            releasing.set()
+            start_thread(release, "runonce-release").join(None if len(received) == 1 else RELEASE)
             end_process(128 + received[0])
     if raised:
         raise raised[0]

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from runonce.errors import HostStopping, StoreError
 from runonce.execution.threads import start_thread
@@ -32,6 +32,8 @@ POLL = 1.0
 """Seconds between looks at the internal queue while it is empty."""
 REST = 5.0
 """Seconds to wait after storage did not answer."""
+RELEASE = 2.0
+"""Seconds for the releases of a host that was told twice to stop; what storage did not take ends with its lease."""
 MAX_REQUESTS = 16
 """Requests run at the same time, at most."""
 EXIT_FAULT, EXIT_STUCK = 70, 75
@@ -48,6 +50,7 @@ class LocalHost:
         self._stopping = dispatcher.stop.event
         self._handling: set[object] = set()
         self._fault: BaseException | None = None
+        self._leaving = threading.Event()
         self._asked = threading.Event()
         interval = dispatcher.settings.recovery_interval
         self._presence = Presence(dispatcher.registry, dispatcher.jobs, self._clock.now(), every=interval)
@@ -70,9 +73,13 @@ class LocalHost:
             return self._stop()
 
     def _on_signal(self, number: int) -> None:
-        if self._stopping.is_set():
+        if not self._stopping.is_set():
+            self._dispatcher.stop.set(HostStopping(f"The host was asked to stop (signal {number})."))
+        elif self._leaving.is_set():
+            end_process(EXIT_STUCK)
+        else:  # nobody waits for the runs any more
             os.write(2, b"runonce: still stopping; running jobs are being released\n")
-        self._dispatcher.stop.set(HostStopping(f"The host was asked to stop (signal {number})."))
+            start_thread(lambda: self._leave_behind(RELEASE), "runonce-hurry")
 
     def _stop(self) -> int:
         settings = self._dispatcher.settings
@@ -82,13 +89,22 @@ class LocalHost:
         for thread in self._consuming:  # each settles what it is working on, and ends
             thread.join(max(0.0, give_up_at - self._clock.elapsed()))
         if not drained or any(thread.is_alive() for thread in self._consuming):
-            for job in self._dispatcher.abandon():
-                log.error("%s did not stop in time; it was released and goes on elsewhere", job)
-            self._leave()
-            end_process(EXIT_STUCK)
+            self._leave_behind()
         self._leave()
         log.info("stopped")
         return 0 if self._fault is None else EXIT_FAULT
+
+    def _leave_behind(self, patience: float | None = None) -> NoReturn:
+        """Release what did not stop, as far as storage answers within so many seconds, and end."""
+        self._leaving.set()
+
+        def release() -> None:
+            for job in self._dispatcher.abandon():
+                log.error("%s did not stop in time; it was released and goes on elsewhere", job)
+            self._leave()
+
+        start_thread(release, "runonce-leave").join(patience)
+        end_process(EXIT_STUCK)
 
     def _leave(self) -> None:
         try:

@@ -251,6 +251,23 @@ def test_serve_runs_its_jobs_and_ends_on_sigterm(cli: Processes) -> None:
     assert any("every_second" in line and "succeeded" in line for line in lines)
 
 
+def test_a_second_ctrl_c_ends_a_host_at_once(cli: Processes) -> None:
+    """`serve` does not wait for its shutdown time either, and the run it leaves behind is released and recorded."""
+    cli.environ["RUNONCE_SHUTDOWN_TIMEOUT"] = "60"
+    host = cli.start("serve")
+    assert cli.run("run", "deaf", "--at", AT, "--ask").returncode == 0
+    wait_until((cli.folder / "began").exists)
+    host.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    began = time.monotonic()
+    host.send_signal(signal.SIGINT)
+    host.communicate(timeout=10)
+    assert time.monotonic() - began < 5
+    assert host.returncode == 75
+    shown = {job["name"]: job for job in cli.json("status")["jobs"]}["deaf"]
+    assert (shown["running"], shown["last"]["outcome"]) == (None, "stopped")
+
+
 def test_two_serves_run_each_fire_time_once(cli: Processes) -> None:
     """Two hosts on one namespace: no fire time comes twice, and both end on their signal."""
     (cli.folder / "second.py").write_text(textwrap.dedent(EVERY_SECOND), encoding="utf-8")

@@ -256,11 +256,11 @@ class TestCommandLine:
 class TestPassingOn:
     """What dev.py does not know is a command of runonce's."""
 
-    def passed(self, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[str], str | None]:
-        called: list[tuple[list[str], str | None]] = []
+    def passed(self, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[str], dict[str, str] | None]:
+        called: list[tuple[list[str], dict[str, str] | None]] = []
 
-        def run(command: list[str], *, storage: str | None = None, **_: object) -> int:
-            called.append((command, storage))
+        def run(command: list[str], *, settings: dict[str, str] | None = None, **_: object) -> int:
+            called.append((command, settings))
             return 3
 
         monkeypatch.setattr(dev, "set_up", lambda: None)
@@ -289,23 +289,26 @@ class TestPassingOn:
         """The ports of this checkout's emulator are known in every terminal; a setting of one's own goes first."""
         monkeypatch.delenv("RUNONCE_STORAGE", raising=False)
         monkeypatch.setattr(dev, "DATA", tmp_path)
-        with dev.serving_here(launcher.start(tmp_path)) as emulator:
-            _, storage = self.passed(monkeypatch, "status")
-            assert storage == emulator.connection_string
+        with launcher.start(tmp_path) as emulator, launcher.noted(tmp_path, emulator, {"MORE": "of it"}):
+            _, settings = self.passed(monkeypatch, "status")
+            assert settings == {"RUNONCE_STORAGE": emulator.connection_string, "MORE": "of it"}
             monkeypatch.setenv("RUNONCE_STORAGE", "mine")
             assert self.passed(monkeypatch, "status")[1] is None
             monkeypatch.delenv("RUNONCE_STORAGE")
-        assert self.passed(monkeypatch, "status")[1] == "UseDevelopmentStorage=true"
+        assert self.passed(monkeypatch, "status")[1] == {"RUNONCE_STORAGE": "UseDevelopmentStorage=true"}
 
-    def test_two_checkouts_have_an_emulator_each(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_dev_is_told_of_no_storage(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`python dev.py dev` starts its own emulator, as `serve` does, which is the same."""
+        monkeypatch.delenv("RUNONCE_STORAGE", raising=False)
+        command = [str(dev.VENV_PYTHON), "-m", "runonce", "dev"]
+        assert self.passed(monkeypatch, "dev") == self.passed(monkeypatch, "serve") == (command, None)
+
+    def test_two_checkouts_have_an_emulator_each(self, tmp_path: Path) -> None:
         """Claims and queues of another checkout are not shared: an emulator that this one did not start is not used."""
-        monkeypatch.setattr(dev, "DATA", tmp_path / "one")
-        with dev.serving_here(launcher.start(dev.DATA)):
-            assert dev.own_emulator() is not None
-            monkeypatch.setattr(dev, "DATA", tmp_path / "other")
-            assert dev.own_emulator() is None
+        with launcher.start(tmp_path / "one") as emulator, launcher.noted(tmp_path / "one", emulator, {}):
+            assert launcher.running(tmp_path / "one") is not None
+            assert launcher.running(tmp_path / "other") is None
+        assert launcher.running(tmp_path / "one") is None
 
 
 class TestStep:

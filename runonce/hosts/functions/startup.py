@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from runonce.errors import SettingsError
 from runonce.hosts.functions.host_json import OVERRIDE, check_host_json, longest_run, max_dequeue_count
 from runonce.hosts.manifest import RECOVERY, REQUESTS
-from runonce.settings import emulator
+from runonce.settings import START_EMULATOR, emulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -158,7 +158,7 @@ def unreachable(settings: Settings) -> Iterator[str]:
             if not _answers(address, 80):
                 yield (
                     f"Storage does not answer at {address} ({storage.setting}): start the emulator with "
-                    f"`python dev.py azurite`."
+                    f"`{START_EMULATOR}`."
                 )
                 break
     bus = settings.servicebus
