@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parent.parent
-JOBS = ROOT / "jobs"
+JOBS = ROOT / "examples"
 """The shipped jobs; the invoice runs use one of them as it is."""
 POLL = 0.01
 

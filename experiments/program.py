@@ -139,7 +139,7 @@ def _checked_invoices(invoices: Path | None) -> Path:
     """The file the invoice runs work on, after the job's own checks; the sample where none is given."""
     if not (JOBS / "invoice_run.py").is_file():
         raise SettingsError(
-            f"The experiments use the shipped job {JOBS / 'invoice_run.py'}, which is not there: run them in a "
+            f"The experiments use the job {JOBS / 'invoice_run.py'}, which is not there: run them in a "
             f"checkout of the repository."
         )
     path = invoices or SAMPLE
@@ -152,7 +152,7 @@ def _checked_invoices(invoices: Path | None) -> Path:
             f"InvoiceId,CustomerId,InvoiceDate,BillingCountry,Total."
         ) from error
     discover(JOBS).job("invoice_run")  # says so when the job does not load
-    shared: Any = import_module("jobs._invoices")
+    shared: Any = import_module("examples._invoices")
     shared.read_invoices(text, f"--invoices {path}")
     return path
 

@@ -143,21 +143,12 @@ def _stand_in(name: str) -> Any:
     launcher = import_module(f"{name}.launcher")
     if root == PACKED and name == "azurite":  # packages of npm have no place among Python's
         mark = hashlib.sha256((launcher.HERE / "package-lock.json").read_bytes()).hexdigest()[:12]
-        home = _caches() / "runonce" / f"azurite-{mark}"
+        home = Path(typer.get_app_dir("runonce", roaming=False)) / f"azurite-{mark}"
         home.mkdir(parents=True, exist_ok=True)
         for part in PARTS:
             shutil.copyfile(launcher.HERE / part, home / part)
         vars(launcher)["HERE"] = home
     return launcher
-
-
-def _caches() -> Path:
-    """Where programs of this user keep what they can get again."""
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 # -- the host ---------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from runonce.errors import SettingsError
 BUILT, CHECKOUT = Path(__file__).parents[1] / "_template", Path(__file__).parents[2]
 STATE = ".runonce.json"
 HOSTS = ("functions", "container-apps", "local")
-OURS = ("EXCHANGE_RATES_URL", "INVOICE_SECONDS_PER_INVOICE")
-"""Settings of this repository's sample jobs."""
+OURS = ("EXCHANGE_RATES_URL",)
+"""Settings of this repository's jobs."""
 MOVED = {"workflows/ci.yml": ".github/workflows/ci.yml"}
 YOURS = ("jobs/", "tests/", "README.md")
 """Yours from the first moment: `upgrade` leaves them alone."""

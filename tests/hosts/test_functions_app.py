@@ -385,7 +385,7 @@ def test_the_shipped_app_starts_as_a_placeholder_does(settings: Settings, more: 
     """The repository's own app is indexed by a worker that was waiting in another folder."""
     env = environment(settings) | more
     with FunctionsHost(ROOT, env=env, placeholder=not more) as shipped:
-        assert {"invoice_run", "nightly_report", "runonce_recovery", "runonce_requests"} <= set(
+        assert {"exchange_rates", "purge_sessions", "runonce_recovery", "runonce_requests"} <= set(
             shipped.functions
         )
 

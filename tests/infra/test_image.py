@@ -299,7 +299,7 @@ def test_the_user_may_write_nothing(image: Image) -> None:
         check=True,
         env=image.environ,
     )
-    assert "nightly_report" in listed.stdout
+    assert "purge_sessions" in listed.stdout
 
 
 # -- Schedule ---------------------------------------------------------------------------------------------------

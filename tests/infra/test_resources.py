@@ -362,7 +362,7 @@ def test_the_parameter_files_name_what_the_templates_take(file: str) -> None:
 
 def test_both_hosts_are_given_the_same_settings_of_the_jobs(sample: Infrastructure) -> None:
     """The jobs' own settings are written in one place, and reach both hosts whatever characters they hold."""
-    own = {"EXCHANGE_RATES_URL": 'https://example.com/?a="1"&b=\\é ', "INVOICE_SECONDS_PER_INVOICE": ""}
+    own = {"EXCHANGE_RATES_URL": 'https://example.com/?a="1"&b=\\é ', "EMPTY": ""}
     functions = settings_of(sample.main("both", appSettings=own))
     for container in map(environment_of, sample.jobs(app_settings=own).of(JOB)):
         assert {name: container[name] for name in own} == own

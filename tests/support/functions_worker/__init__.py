@@ -3,7 +3,7 @@
 Two forms. `FunctionsHost` has no listeners: a test invokes a function itself and says what comes of it.
 
     with FunctionsHost(app_dir, env={"AzureWebJobsStorage": connection_string}) as host:
-        assert host.invoke("nightly_report", timer()).success
+        assert host.invoke("purge_sessions", timer()).success
 
 `LiveHost` runs by itself: timers, Storage queues and Service Bus, by host.json and the settings.
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from runonce.runs.result import Result
 
-JOBS = Path(__file__).resolve().parents[3] / "jobs"
+JOBS = Path(__file__).resolve().parents[3] / "examples"
 invoice_run = discover(JOBS).jobs["invoice_run"]
 module: Any = sys.modules[invoice_run.body.__module__]
-shared: Any = sys.modules["jobs._invoices"]
+shared: Any = sys.modules["examples._invoices"]
 
 SAMPLE = (JOBS / "data" / "invoices.csv").read_text(encoding="utf-8")
 OCTOBER, NOVEMBER = "2026-09-30T23:00:00Z", "2026-10-31T23:00:00Z"

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from runonce.messages.definition import Handler
     from runonce.transports.protocols import Outgoing
 
-JOBS = Path(__file__).resolve().parents[3] / "jobs"
-found = discover(JOBS)
-send_invoice, reindex_tenant, import_orders = (
-    found.handlers[name] for name in ("send_invoice", "reindex_tenant", "import_orders")
-)
+ROOT = Path(__file__).resolve().parents[3]
+shipped, examples = discover(ROOT / "jobs"), discover(ROOT / "examples")
+send_invoice = shipped.handlers["send_invoice"]
+reindex_tenant, import_orders = (examples.handlers[name] for name in ("reindex_tenant", "import_orders"))
 # Taken now: each `discover` imports the files anew.
 send_module: Any = sys.modules[send_invoice.body.__module__]
 import_module: Any = sys.modules[import_orders.body.__module__]
@@ -43,12 +42,13 @@ def effects(bench: Workbench, handler: Handler) -> list[dict[str, Any]]:
 
 def test_files_that_import_each_other_define_each_handler_once() -> None:
     """import_orders sends to the very handler that is discovered in send_invoice's own file."""
-    assert found.broken == []
+    assert (shipped.broken, examples.broken) == ([], [])
     assert import_module.send_invoice is send_invoice
-    assert {found.files[n].name for n in ("send_invoice", "import_orders")} == {
+    assert examples.handlers["send_invoice"] is send_invoice
+    assert (shipped.files["send_invoice"].name, examples.files["import_orders"].name) == (
         "send_invoice.py",
         "import_orders.py",
-    }
+    )
 
 
 # -- send_invoice ------------------------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ import io
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from jobs._invoices import amount, read_invoices
 from runonce import Run, scheduled
+
+from ._invoices import amount, read_invoices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jobs._invoices import Invoice
+    from ._invoices import Invoice
 
 INPUT = "invoices.csv"
 

@@ -18,11 +18,12 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from jobs._invoices import amount, read_invoices
 from runonce import PermanentError, Run, scheduled
 
+from ._invoices import amount, read_invoices
+
 if TYPE_CHECKING:
-    from jobs._invoices import Invoice
+    from ._invoices import Invoice
 
 INPUT = "invoices.csv"
 BATCH = 10

@@ -13,9 +13,10 @@ from __future__ import annotations
 import hashlib
 
 from jobs._bodies import name
-from jobs._invoices import amount, read_invoices
 from jobs.send_invoice import send_invoice
 from runonce import InputError, Message, handler
+
+from ._invoices import amount, read_invoices
 
 BATCH = 50
 """Orders between checkpoints."""
