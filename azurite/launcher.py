@@ -243,6 +243,17 @@ def start(
     return azurite
 
 
+def start_for_people(folder: Path) -> Azurite:
+    """Start one on the well-known ports, or on free ones where somebody has those."""
+    ports = default_or_free_ports()
+    try:
+        return start(folder, ports)
+    except AzuriteError:
+        if ports == FREE_PORTS:
+            raise
+        return start(folder)  # somebody took them meanwhile
+
+
 def _command(node: Node, ports: Ports, location: Path | None) -> list[str]:
     command = [node.node, str(HERE / "run.js")]
     for service, port in zip(("blob", "queue", "table"), ports, strict=True):

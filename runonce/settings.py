@@ -47,10 +47,6 @@ LONGEST_FOLDER = 20
 EMULATED = "devstoreaccount1"
 # Azurite's published development key: the same on every machine, and no secret.
 EMULATED_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-START_EMULATOR = (
-    "python dev.py azurite" if Path(__file__).parents[1].joinpath("dev.py").is_file() else "runonce dev"
-)
-"""What a person types for it, in a checkout and elsewhere."""
 SERVICES = ("blob", "queue", "table")
 CREDENTIALS = ("managedidentity", "workloadidentity")
 CALL_TIMEOUT = 4.0

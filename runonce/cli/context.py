@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from runonce.errors import SettingsError, StoreError, StoreUnavailableError, TransportError, UnknownJobError
 from runonce.hosts.hosts_json import read_json
-from runonce.hosts.runtime import Runtime
+from runonce.hosts.runtime import START_EMULATOR, Runtime
 from runonce.runs.table import read_job, read_jobs
-from runonce.settings import START_EMULATOR
 
 if TYPE_CHECKING:
     import typer

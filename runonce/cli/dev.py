@@ -107,7 +107,7 @@ def _emulators(context: Context, settings: Settings, started: contextlib.ExitSta
     if not azurite.is_installed():
         output.note("installing the emulator Azurite, once for all projects; this takes a minute or so")
     try:
-        emulator = azurite.start(DATA, azurite.default_or_free_ports())
+        emulator = azurite.start_for_people(DATA)
     except (azurite.CommandError, azurite.AzuriteError) as error:
         raise SettingsError(f"The emulator does not start. {error}") from error
     started.enter_context(emulator)

@@ -11,6 +11,7 @@ import os
 import sys
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from runonce.clock import SystemClock
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from runonce.stores.protocols import Stores
     from runonce.transports.protocols import Sender, Transport
 
+START_EMULATOR = (
+    "python dev.py azurite" if Path(__file__).parents[2].joinpath("dev.py").is_file() else "runonce dev"
+)
+"""What a person types to start it, in a checkout and elsewhere."""
 LONGEST = {"storage": 55, "servicebus": LONGEST_ENTITY}
 """Characters of a queue's name; a Storage queue's are Azure's 63, less "-poison"."""
 LAST_WORDS = 5.0

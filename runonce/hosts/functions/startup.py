@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 from runonce.errors import SettingsError
 from runonce.hosts.functions.host_json import OVERRIDE, check_host_json, longest_run, max_dequeue_count
 from runonce.hosts.manifest import RECOVERY, REQUESTS
-from runonce.settings import START_EMULATOR, emulator
+from runonce.hosts.runtime import START_EMULATOR
+from runonce.settings import emulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
