@@ -218,10 +218,12 @@ class Dispatcher(Flow[Started]):
         stop = StopSignal(self.stop)
         try:
             started = self._start(job, claimed, lease, stop)
-        except BaseException:  # such as no thread for the renewal: nobody would ever finish it
+        except BaseException as error:  # such as no thread for the renewal: nobody would ever finish it
             stop.detach()
             lease.release()
-            raise
+            if not isinstance(error, RuntimeError):
+                raise
+            return telling.not_claimed(job, fire_time, error)
         telling.begins(started, asked_at, leased_at)
         return started
 

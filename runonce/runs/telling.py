@@ -7,7 +7,7 @@ from contextvars import copy_context
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from runonce.errors import Fenced, LeaseLost, StoreError, StoreUnavailableError
+from runonce.errors import Fenced, LeaseLost, RunInterrupted, StoreError, StoreUnavailableError
 from runonce.execution import events, hooks
 from runonce.runs.result import Refusal, Result
 from runonce.runs.rows import Outcome
@@ -16,7 +16,6 @@ from runonce.runs.troubles import OF_OUTCOME
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from runonce.errors import RunInterrupted
     from runonce.execution.registry import Registry
     from runonce.runs.claim import Claim
     from runonce.runs.definition import ScheduledJob
@@ -91,13 +90,16 @@ def refused(job: ScheduledJob, fire_time: datetime, refusal: Refusal) -> Result:
     return Result(job.name, fire_time, Outcome.SKIPPED, str(refusal), refusal=refusal)
 
 
-def not_claimed(job: ScheduledJob, fire_time: datetime, error: StoreError | RunInterrupted) -> Result:
-    """The result of a fire time that could not be claimed; it stays due."""
-    refusal = Refusal.NOT_CLAIMED if isinstance(error, StoreError) else Refusal.LEASE_LOST
+def not_claimed(job: ScheduledJob, fire_time: datetime, error: Exception | RunInterrupted) -> Result:
+    """The result of a fire time that could not be claimed or begun; it stays due."""
+    refusal = Refusal.LEASE_LOST if isinstance(error, RunInterrupted) else Refusal.NOT_CLAIMED
     if isinstance(error, StoreUnavailableError):
         refusal = Refusal.OUT_OF_REACH
     reason = f"{refusal}: {error}"
-    log.warning("job %s, fire time %s: %s", job.name, fire_time, reason)
+    if isinstance(error, StoreError | RunInterrupted):
+        log.warning("job %s, fire time %s: %s", job.name, fire_time, reason)
+    else:
+        log.error("job %s, fire time %s: %s", job.name, fire_time, reason, exc_info=error)
     return Result(job.name, fire_time, Outcome.SKIPPED, reason, error=error, refusal=refusal)
 
 

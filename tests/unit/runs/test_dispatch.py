@@ -745,7 +745,7 @@ def test_only_silence_is_called_out_of_reach(error: StoreError, refusal: Refusal
 
 
 def test_a_run_that_gets_no_thread_frees_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread for the time limit: the error goes up, and nobody renews the lease of a run that will never end."""
+    """No thread for the time limit: the host gets a result, nobody renews the lease, and another host goes on."""
     start_it = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
@@ -756,11 +756,15 @@ def test_a_run_that_gets_no_thread_frees_the_lease(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(threading.Thread, "start", refuse)
     job = nightly(lambda _: pytest.fail("must not run"))
     bench = bench_of(job)
-    with pytest.raises(RuntimeError, match="new thread"):
-        bench.run(job, T)
+    result = bench.run(job, T)
+    assert not result.ran
+    assert result.reason == "it was not begun: can't start new thread"
     assert not bench.stores.leases.held("test/nightly")
     assert bench.dispatcher.running == []
     assert bench.stop._listeners == []
+    monkeypatch.undo()
+    job = nightly(lambda _: None)
+    assert Outcome.SUCCEEDED in [result.outcome for result in recovered(replica(bench, job), bench.clock)]
 
 
 def test_a_host_that_gives_runs_up_records_all_before_it_frees_one() -> None:
