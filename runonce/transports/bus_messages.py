@@ -26,8 +26,6 @@ BROKERS_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
 TICKS = 10
 """In a microsecond, as .NET counts time."""
 MARKS = {RESCHEDULES, ONLY_FOR, SENT_AS, DEAD, DEAD_WHY, *BROKERS_OWN}
-SHORTEST_LOCK = 5.0
-"""Seconds (Service Bus' own limit)."""
 LONGEST_REASON = 4096
 """Characters of a dead letter's reason and description (Service Bus' own limit)."""
 
@@ -76,12 +74,12 @@ def _at(message: Outgoing) -> datetime | None:
 def skew_of(enqueued_at: datetime | None, locked_until: datetime | None) -> float:
     """Seconds the broker's clock is ahead of ours at least, or behind (negative), by a message that came just now.
 
-    It was not enqueued later than now, and the shortest lock there is has not ended.
+    It was not enqueued later than now, and its lock has not ended.
     """
     now = _now()
     if enqueued_at is not None and enqueued_at > now:
         return (enqueued_at - now).total_seconds()
-    return 0.0 if locked_until is None else min(0.0, (locked_until - now).total_seconds() - SHORTEST_LOCK)
+    return 0.0 if locked_until is None else min(0.0, (locked_until - now).total_seconds())
 
 
 def _now() -> datetime:

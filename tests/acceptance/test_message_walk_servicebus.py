@@ -1,13 +1,15 @@
 """The random walk once more on the real things: the local Service Bus with duplicate detection on, and Azurite.
 
-Two subscribers consume at the same time while calls to storage and sends go unanswered; what is put aside is replayed.
-Then every body that was sent is an effect of each subscriber's, or among its dead letters.
+Two subscribers consume at the same time, under locks they share, while calls to storage and sends go unanswered and
+some handlers hang; what is put aside is replayed. Then every body that was sent is an effect of each subscriber's, or
+among its dead letters, and each effect has its one follow-up.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +51,10 @@ FAULTY = 0.06
 """Part of the calls that go unanswered."""
 broker = broker_fixture(
     Topic("orders", tuple(Subscription(n, forward=f"orders.{n}") for n in NAMES), lock=10, dedup=600),
-    *(Queue(f"orders.{name}", lock=10, max_delivery=10, dedup=600) for name in NAMES),
+    *(
+        Queue(name, lock=10, max_delivery=10, dedup=600)
+        for name in ("mails", *(f"orders.{n}" for n in NAMES))
+    ),
 )
 
 
@@ -87,21 +92,24 @@ def test_every_message_is_an_effect_or_a_dead_letter(
     """Keys are shared, bodies corrected and sent twice, dead letters replayed, and nothing is lost or done twice."""
     caplog.set_level(logging.CRITICAL, "runonce")
     chance, boundary = random.Random(seed), Unanswering(seed)
-    settings = replace(settings, claim_lease=5)
+    settings = replace(settings, claim_lease=5, shutdown_timeout=0.5)
     transport = ServiceBusTransport(ServiceBusConnection(broker.connection_string))
     real, stores = transport.sender(), azure_stores(settings)
+
+    hung: list[float] = []
 
     def body(message: Message) -> None:
         if message.json["bad"]:
             raise PermanentError("no such customer")
-        if not boundary.calm and chance.random() < 0.2:
-            raise ConnectionError("the provider hung up")
+        if not boundary.calm:
+            _go_wrong(chance, hung)
+        message.enqueue(mail, {"to": f"{message.handler}/{message.key}/{message.json['n']}"})
         message.commit({f"took-{message.json['n']}": {"n": message.json["n"]}})
 
-    handlers = [
-        handling(body, queue=None, topic="orders", subscription=n, name=n, retries=3, retry_delay=0.2)
-        for n in NAMES
-    ]
+    mail = handling(lambda m: m.commit({"sent": {"n": 1}}), queue="mails", name="mail", key="to")
+    options: dict[str, Any] = {"retries": 3, "retry_delay": 0.2, "max_runtime": 1}
+    options |= {"lock": "customer:{id}", "lock_wait": 2}
+    handlers = [handling(body, queue=None, topic="orders", subscription=n, name=n, **options) for n in NAMES]
 
     def consume(one: Handler, max_wait: float) -> int:
         clock = SystemClock()
@@ -110,7 +118,8 @@ def test_every_message_is_an_effect_or_a_dead_letter(
         return Consumer(host, transport, one).run(max_wait=max_wait)
 
     def consume_all(max_wait: float) -> None:
-        for ended in [in_thread(lambda one=one: consume(one, max_wait)) for one in handlers]:  # type: ignore[misc]
+        both = [in_thread(lambda one=one: consume(one, max_wait)) for one in (*handlers, mail)]  # type: ignore[misc]
+        for ended in both:
             ended.result(120)
 
     registry = Registry(stores.claims, settings.namespace, SystemClock(), "operator")
@@ -121,16 +130,32 @@ def test_every_message_is_an_effect_or_a_dead_letter(
         for one in handlers:
             _replay_some(transport, registry, one, chance)
     boundary.calm = True
-    consume_all(8.0)  # longer than a claim that was left, and its message's lock
+    consume_all(12.0)  # longer than a claim that was left, its message's lock, and a lock that was
+    told: list[str] = []
     for one in handlers:
         rows = read_effects(stores.claims, settings.namespace, one.name)
         effects = [(str(row["key"]), int(row["n"])) for row in rows]
+        told += [f"{one.name}/{key}/{n}" for key, n in effects]
         assert len({key for key, _ in effects}) == len(effects) > 0, effects
         dead = _dead_bodies(transport, one)
-        lost = [told for it, told in sent.items() if told not in effects and it not in dead]
+        lost = [which for it, which in sent.items() if which not in effects and it not in dead]
         assert lost == [], (one.name, effects)
         assert sum(broker.counts(one.queue).values()) == 0
+    consume(mail, 2.0)
+    mails = [str(row["key"]) for row in read_effects(stores.claims, settings.namespace, mail.name)]
+    assert sorted(mails) == sorted(told)
+    assert _dead_bodies(transport, mail) == set()
+    assert hung, "none was given up"
     real.close()
+
+
+def _go_wrong(chance: random.Random, hung: list[float]) -> None:
+    """Raise now and then, and now and then hang for longer than anybody waits, and then go on."""
+    if (drawn := chance.random()) < 0.2:
+        raise ConnectionError("the provider hung up")
+    if drawn < 0.25:
+        hung.append(drawn)
+        threading.Event().wait(3)
 
 
 def _some(chance: random.Random, to: Handler, sent: dict[bytes, tuple[str, int]]) -> list[Outgoing]:

@@ -19,7 +19,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from runonce.errors import TransportError
 from runonce.execution.registry import Registry
-from runonce.messages.dead_letters import replay
+from runonce.messages.dead_letters import replay, view
 from runonce.messages.definition import handler
 from runonce.messages.deliver import Deliverer
 from runonce.messages.message import BadMessageError
@@ -628,7 +628,7 @@ def test_what_the_toolkit_sends_is_base64_for_the_functions_host(storage_pipe: S
 
 
 def test_a_foreign_message_keeps_its_body_through_copies_and_dead_letters(storage_pipe: StoragePipe) -> None:
-    """Sent back it is the same message; put aside it has an envelope, with its body and the id it had."""
+    """Sent back it is the same message, and put aside it is as it came; why is told again from its body."""
     to = make_handler(storage_pipe.queue())
     with storage_pipe.client(to.queue) as client:
         client.create_queue()
@@ -638,8 +638,11 @@ def test_a_foreign_message_keeps_its_body_through_copies_and_dead_letters(storag
     [copy] = receive(inbox)
     assert (copy.delivery.body, copy.delivery.message_id) == (b"<order/>", sent.id)
     inbox.settle(copy, DeadLetter("NotJson", "it is XML"))
-    [dead] = storage_pipe.dead_letters(to).peek(1)
-    assert (dead.delivery.body, dead.reason) == (b"<order/>", "NotJson")
+    with storage_pipe.client(f"{to.queue}-poison") as client:
+        assert [message.content for message in client.peek_messages()] == ["<order/>"]
+    registry = Registry(memory_stores(ManualClock()).claims, "shop", ManualClock(), "test")
+    shown = view(registry, to, storage_pipe.dead_letters(to).peek(1)[0])
+    assert (shown.dead.delivery.body, shown.reason) == (b"<order/>", "NotJson")
 
 
 def test_what_the_functions_host_put_aside_has_no_reason(storage_pipe: StoragePipe) -> None:
