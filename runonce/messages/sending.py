@@ -45,9 +45,11 @@ def outgoing(
         correlation_id: Passed on to the handler.
 
     Raises:
-        InputError: The body is not JSON, or the time has no offset.
+        InputError: The body is not JSON, the time has no offset, or a text is not valid Unicode.
     """
     data = body_bytes(handler.name, body)
+    for text in (key or "", correlation_id):
+        _encoded(handler.name, text)
     if at is not None and at.tzinfo is None:
         raise InputError(f"enqueue({handler.name}): at={at!r} has no time zone; give an aware datetime.")
     if key is None and handler.key is None:
@@ -171,4 +173,4 @@ def _encoded(name: str, body: str) -> bytes:
     try:
         return body.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"enqueue({name}): the body is text that cannot be sent: {error.reason}.") from error
+        raise InputError(f"enqueue({name}): {body!r:.80} is text that cannot be sent: {error.reason}.") from error

@@ -27,7 +27,7 @@ TICKS = 10
 """In a microsecond, as .NET counts time."""
 MARKS = {RESCHEDULES, ONLY_FOR, SENT_AS, DEAD, DEAD_WHY, *BROKERS_OWN}
 LONGEST_REASON = 4096
-"""Characters of a dead letter's reason and description (Service Bus' own limit)."""
+"""UTF-16 units of a dead letter's reason and description (Service Bus' own limit)."""
 
 
 def add_to(batch: ServiceBusMessageBatch, message: Outgoing) -> None:
@@ -66,6 +66,14 @@ def _copied(message: Outgoing, raw: bytes) -> bytes:
     )
 
 
+def cut(reason: str) -> str:
+    """A reason or description as long as the broker takes it; where it is cut it ends with "…"."""
+    units = reason.encode("utf-16-le")
+    if len(units) <= 2 * LONGEST_REASON:
+        return reason
+    return units[: 2 * (LONGEST_REASON - 1)].decode("utf-16-le", "ignore") + "…"
+
+
 def _at(message: Outgoing) -> datetime | None:
     """When it shall be there by the broker's clock."""
     return None if message.at is None else message.at + timedelta(seconds=message.skew)
@@ -93,7 +101,7 @@ def _marks(message: Outgoing) -> dict[str, str | int]:
     if message.sent_as:
         marks[SENT_AS] = message.sent_as
     if message.dead is not None:
-        marks[DEAD], marks[DEAD_WHY] = (text[:LONGEST_REASON] for text in message.dead)
+        marks[DEAD], marks[DEAD_WHY] = map(cut, message.dead)
     return marks
 
 

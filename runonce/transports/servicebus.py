@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusMessageState
 from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceededError, ServiceBusError
 
 from runonce.errors import TransportError
-from runonce.transports.bus_messages import LONGEST_REASON, add_to
+from runonce.transports.bus_messages import add_to, cut
 from runonce.transports.bus_receiver import (
     Receiver,
     ServiceBusOriginals,
@@ -190,7 +190,7 @@ class ServiceBusInbox:
                 receiver.call(
                     "dead-lettering a message of",
                     lambda r: r.dead_letter_message(
-                        native, reason=reason[:LONGEST_REASON], error_description=description[:LONGEST_REASON]
+                        native, reason=cut(reason), error_description=cut(description)
                     ),
                 )
             case Reschedule(delay):

@@ -33,5 +33,11 @@ class DeadLetter:
     on_claim: bool = field(default=True, compare=False)
     """Whether its body and its claim tell this again, so that the message need not carry it."""
 
+    def __post_init__(self) -> None:
+        """An error's text may hold half a character, as of an emoji cut in two, which no broker takes."""
+        for name in ("reason", "description"):
+            text: str = getattr(self, name)
+            object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode())
+
 
 Settlement = Complete | Reschedule | DeadLetter

@@ -352,6 +352,17 @@ def test_a_long_reason_is_cut_rather_than_refused(pipe: Pipe) -> None:
     assert len(dead.delivery.body) == 48_000
 
 
+@pytest.mark.parametrize("text", ["Ada \ud83d", "\U0001f511" * 9000], ids=["half a character", "long"])
+def test_any_reason_can_be_told(pipe: Pipe, text: str) -> None:
+    """Half a character of an error's text is written out, and what is cut says so."""
+    to = make_handler(pipe.queue())
+    pipe.send(to, BODY)
+    inbox = pipe.inbox(to)
+    inbox.settle(receive(inbox)[0], DeadLetter("Failed", f"ValueError: {text}"))
+    [dead] = pipe.dead_letters(to).peek(1)
+    assert dead.description == "ValueError: Ada \\ud83d" or dead.description.endswith("\U0001f511…")
+
+
 def test_rescheduled_comes_again(pipe: Pipe) -> None:
     """It says how often, under its sender's id: on Service Bus as a copy, whose deliveries count from 1 again."""
     to = make_handler(pipe.queue())

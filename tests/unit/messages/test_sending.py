@@ -62,6 +62,13 @@ def test_what_cannot_be_sent_is_refused(body: Any) -> None:
         outgoing(ONE, body)
 
 
+@pytest.mark.parametrize("options", [{"key": "A\ud83d"}, {"correlation_id": "\ud83d"}])
+def test_half_a_character_is_refused_where_it_is_sent(options: Any) -> None:
+    """No broker takes it, in what the message is known by either."""
+    with pytest.raises(InputError, match=r"enqueue\(send_invoice\): '.*ud83d' is text that cannot be sent"):
+        outgoing(ONE, {"id": 1}, **options)
+
+
 def test_the_id_comes_from_the_key_and_the_body() -> None:
     """The same message sent twice has the same id, which duplicate detection drops; any other has another."""
     first, again = outgoing(ONE, {"id": KEY, "n": 1}), outgoing(ONE, b'{ "n": 1.0, "id": "A-17" }')
