@@ -48,8 +48,8 @@ def outgoing(
         InputError: The body is not JSON, the time has no offset, or a text is not valid Unicode.
     """
     data = body_bytes(handler.name, body)
-    for text in (key or "", correlation_id):
-        _encoded(handler.name, text)
+    for what, text in (("the key", key or ""), ("the correlation id", correlation_id)):
+        _encoded(handler.name, text, what)
     if at is not None and at.tzinfo is None:
         raise InputError(f"enqueue({handler.name}): at={at!r} has no time zone; give an aware datetime.")
     if key is None and handler.key is None:
@@ -169,8 +169,8 @@ def _modelled(value: Any) -> Any:
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-def _encoded(name: str, body: str) -> bytes:
+def _encoded(name: str, body: str, what: str = "the body") -> bytes:
     try:
         return body.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"enqueue({name}): {body!r:.80} is text that cannot be sent: {error.reason}.") from error
+        raise InputError(f"enqueue({name}): {what} is text that cannot be sent: {error.reason}.") from error

@@ -245,9 +245,11 @@ def put_aside(sender: StorageSender, queue: str, delivery: Delivery, dead: DeadL
         original=delivery.original,
     )
     # A body that all but fills a message leaves the reason less room, or none.
+    whole = dead.description
+    shorter = [whole if len(whole) <= length else whole[: length - 1] + "…" for length in (4000, 200)]
     forms = [
-        wrap(message, reason=dead.reason, description=dead.description[:length], dead_at=to_text(_now()))
-        for length in (4000, 200, 0)
+        wrap(message, reason=dead.reason, description=description, dead_at=to_text(_now()))
+        for description in (*shorter, "")
     ]
     as_it_came = (original or base64.b64encode(delivery.body)).decode()
     forms = [form for form in (*forms, wrap(message)) if len(form) <= LARGEST]

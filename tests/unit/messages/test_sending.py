@@ -65,7 +65,7 @@ def test_what_cannot_be_sent_is_refused(body: Any) -> None:
 @pytest.mark.parametrize("options", [{"key": "A\ud83d"}, {"correlation_id": "\ud83d"}])
 def test_half_a_character_is_refused_where_it_is_sent(options: Any) -> None:
     """No broker takes it, in what the message is known by either."""
-    with pytest.raises(InputError, match=r"enqueue\(send_invoice\): '.*ud83d' is text that cannot be sent"):
+    with pytest.raises(InputError, match=r"enqueue\(send_invoice\): the (key|corr.*) is text that"):
         outgoing(ONE, {"id": 1}, **options)
 
 
