@@ -14,6 +14,7 @@ from runonce.runs.rows import decode_run, key_range
 from runonce.stores.columns import to_text
 from tests.support.functions_app import environment, make_app
 from tests.support.functions_worker import FunctionsHost, LiveHost, WorkerExitedError, queue, timer
+from tests.support.functions_worker.samples import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -216,3 +217,38 @@ def test_a_stopping_host_has_no_hot_loop(tmp_path: Path, settings: Settings) -> 
         worker.terminate()  # the worker alone: the host keeps feeding it until it is gone
         worker.wait(10)
         assert len([one for one in host.console.executions if one.name == "polite"]) <= 12
+
+
+OVER = """
+import time
+from runonce import Run, scheduled
+
+@scheduled("0 0 0 1 1 *", misfire="skip", max_runtime=1)
+def over(run: Run) -> None:
+    run.log.info("waiting")
+    time.sleep(600)
+"""
+
+
+def test_a_run_over_its_limit_is_not_begun_again_when_the_host_kills_its_worker(
+    tmp_path: Path, settings: Settings, azure: Stores
+) -> None:
+    """It never checks: it has failed, while it still runs, before functionTimeout ends the worker, and stays so."""
+    app = make_app(tmp_path / "app", {"over.py": OVER})
+    env = environment(settings) | {
+        "RUNONCE_SHUTDOWN_TIMEOUT": "1",
+        "AzureFunctionsJobHost__functionTimeout": "00:00:08",
+    }
+    with LiveHost(app, env) as host:
+        azure.requests.send(REQUEST.replace("long_job", "over"), delay=0, time_to_live=60)
+        host.console.wait_for("waiting")
+        until(lambda: the_run(settings, azure, "over").outcome == "failed")
+        assert [one.name for one in host.console.running if "requests" in one.name] == ["runonce_requests"]
+        first = host.worker.pid
+        host.console.wait_for("FunctionTimeoutException")
+        host.console.wait_for("Language Worker Process exited")
+        until(lambda: host.workers and host.worker.pid != first)
+        assert host.worker.invoke("runonce_recovery", timer()).success
+        assert azure.requests.receive(visibility=1) is None
+    run = the_run(settings, azure, "over")
+    assert (run.outcome, run.attempt, run.abandoned) == ("failed", 1, 0)
