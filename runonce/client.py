@@ -234,10 +234,22 @@ def _sender() -> Sender:
     from runonce.settings import Settings  # noqa: PLC0415
 
     settings = Settings.from_env()
-    name = repr((settings.transport, settings.storage.connection_string, settings.servicebus))
+    name = repr(
+        (
+            settings.transport,
+            settings.storage.connection_string,
+            settings.servicebus,
+            settings.queue_prefix,
+        )
+    )
     with _lock:
         if name not in _senders:
-            _senders[name] = Runtime(settings).sender
+            runtime = Runtime(settings)
+            _senders[name] = runtime.sender
+            if settings.watched.telemetry:
+                from runonce.telemetry.set_up import listen  # noqa: PLC0415 - only where it is asked for
+
+                listen(settings.watched, settings.namespace, runtime.host, settings.transport, None)
         return _senders[name]
 
 

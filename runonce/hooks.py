@@ -23,6 +23,7 @@ from runonce.execution.events import (
     RunBegun,
     RunEnded,
     Sending,
+    Sent,
 )
 from runonce.execution.hooks import Hooks, add, remove
 
@@ -36,6 +37,7 @@ __all__ = [
     "RunBegun",
     "RunEnded",
     "Sending",
+    "Sent",
     "add",
     "remove",
 ]

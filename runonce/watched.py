@@ -3,6 +3,7 @@
 | variable | default | what |
 |---|---|---|
 | RUNONCE_NOTIFY_URL | | a webhook that is told of incidents; a secret |
+| RUNONCE_TELEMETRY | | where spans and metrics go: `console`, `otlp`, `azure`, or `own`, the program's own providers |
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+TELEMETRY = ("console", "otlp", "azure", "own")
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
     """Who is told what this process does."""
@@ -25,10 +29,24 @@ class Watched:
     notify_url: str = field(default="", repr=False)
     """Where incidents are posted; empty is nowhere. Who knows it can post there, so it is never logged."""
 
+    telemetry: str = ""
+    """Where spans and metrics go; empty is nowhere."""
+
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Self:
         """Read them; raises SettingsError."""
-        return cls(notify_url=_url(env, "RUNONCE_NOTIFY_URL"))
+        return cls(
+            _url(env, "RUNONCE_NOTIFY_URL"),
+            choice("RUNONCE_TELEMETRY", env.get("RUNONCE_TELEMETRY", ""), TELEMETRY),
+        )
+
+
+def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """A setting's value: one of the choices, or empty where it is not set; SettingsError for anything else."""
+    text = value.strip()
+    if text and text not in choices:
+        raise SettingsError(f"{name}={text!r} must be one of {', '.join(choices)}, or not set.")
+    return text
 
 
 def is_url(text: str) -> bool:

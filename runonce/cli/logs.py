@@ -1,10 +1,23 @@
-"""Logs of the command line: one line a record, to stderr, in UTC."""
+"""Logs of the command line: one line a record, to stderr, in UTC; as JSON where RUNONCE_LOG says so."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import sys
 import time
-from typing import TextIO
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TextIO
+
+from runonce.watched import choice
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+FORMS = ("text", "json")
+OF_A_RUN = ("job", "fire_time", "message_id", "attempt", "holder")
+"""What a run's own lines have besides."""
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -17,11 +30,36 @@ class _Line(logging.Formatter):
     default_msec_format = "%s.%03dZ"
 
 
+class _Json(logging.Formatter):
+    """A record as one JSON object; of a run with what identifies it, and where it is traced with its trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        found: dict[str, Any] = {
+            "time": at.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: value for name in OF_A_RUN if (value := getattr(record, name, None)) is not None},
+        }
+        spans: ModuleType | None = sys.modules.get("runonce.telemetry.spans")
+        if spans is not None and (ids := spans.current())[0]:
+            found["trace_id"], found["span_id"] = ids
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return json.dumps(found, ensure_ascii=False, default=str)
+
+
 def set_up(*, verbose: bool, level: int = logging.WARNING) -> None:
-    """Log from `level` on to stderr; with `verbose` everything of runonce, and where it comes from."""
+    """Log from `level` on to stderr; with `verbose` everything of runonce, and where it comes from.
+
+    Raises:
+        SettingsError: RUNONCE_LOG is neither text nor json.
+    """
     where = "%(name)s: " if verbose else ""
+    is_json = choice("RUNONCE_LOG", os.environ.get("RUNONCE_LOG", ""), FORMS) == "json"
     handler = _Handler()
-    handler.setFormatter(_Line(f"%(asctime)s %(levelname)-7s {where}%(message)s"))
+    handler.setFormatter(_Json() if is_json else _Line(f"%(asctime)s %(levelname)-7s {where}%(message)s"))
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, _Handler)]:
         root.removeHandler(old)

@@ -18,6 +18,8 @@ class _Begun:
     namespace: str
     host: str
     """The process, as rows and logs call it."""
+    at: datetime
+    """When, by this host's clock."""
     holder: str
     """The UUID of this attempt's lease or claim."""
     attempt: int
@@ -132,6 +134,15 @@ class Sending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What was to be sent is taken by the broker, or is not."""
+
+    sending: Sending
+    error: BaseException | None
+    """Why it may not have been taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """Something that a person wants to hear of. Told by the host whose write recorded it, so by one."""
 
@@ -161,4 +172,4 @@ class Incident:
     """What the code raised, where it ran here."""
 
 
-Event = RunBegun | RunEnded | MessageBegun | MessageEnded | LeaseLost | NotRun | Sending | Incident
+Event = RunBegun | RunEnded | MessageBegun | MessageEnded | LeaseLost | NotRun | Sending | Sent | Incident

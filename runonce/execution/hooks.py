@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RunBegun,
         RunEnded,
         Sending,
+        Sent,
     )
 
 log = logging.getLogger("runonce.hooks")
@@ -75,6 +76,9 @@ class Hooks:
 
     def before_send(self, sending: Sending) -> None:
         """Messages are about to be sent; headers that are set within a second travel with them."""
+
+    def after_send(self, sent: Sent) -> None:
+        """They are sent, or may not be."""
 
 
 METHODS = [name for name, value in vars(Hooks).items() if inspect.isfunction(value)]

@@ -32,10 +32,10 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
             self.logger.log(level, text, *args, **options)
 
 
-def run_logger(job: str, what: str, attempt: int) -> RunLogger:
+def run_logger(job: str, what: str, attempt: int, **more: str) -> RunLogger:
     """The logger a run is handed, `runonce.jobs.<job>`; `what` is its fire time or message."""
-    name = f"{job} {what} #{attempt}"
-    return RunLogger(logging.getLogger(f"runonce.jobs.{job}"), {"run": name, "job": job, "attempt": attempt})
+    extra = {"run": f"{job} {what} #{attempt}", "job": job, "attempt": attempt, **more}
+    return RunLogger(logging.getLogger(f"runonce.jobs.{job}"), extra)
 
 
 def user_name() -> str:

@@ -118,7 +118,7 @@ def to_text(manifest: dict[str, Any]) -> str:
 
 
 def _settings(defaults: Settings) -> dict[str, str]:
-    """Every setting that is a figure, with its default, so that each can be seen and changed where it is deployed."""
+    """Every setting with a default, so that each can be seen and changed where it is deployed."""
     figures: dict[str, object] = {
         "RUNONCE_JOBS": defaults.jobs_folder,
         "RUNONCE_LEASE_DURATION": defaults.lease.duration,
@@ -130,6 +130,8 @@ def _settings(defaults: Settings) -> dict[str, str]:
         "RUNONCE_CLAIM_LEASE": defaults.claim_lease,
         "RUNONCE_MAX_BODY": defaults.max_body,
         "RUNONCE_SHUTDOWN_TIMEOUT": defaults.shutdown_timeout,
+        "RUNONCE_LOG": "text",
+        "RUNONCE_TELEMETRY": defaults.watched.telemetry,
     }
     return {
         name: f"{value:.9g}" if isinstance(value, int | float) else str(value)

@@ -147,7 +147,12 @@ class Runtime:
             return False
         from runonce.notify.set_up import listen  # noqa: PLC0415 - only where something runs
 
-        listen(self.settings.watched.notify_url, self.found.jobs, self.found.handlers, self._made)
+        settings = self.settings
+        if settings.watched.telemetry:
+            from runonce.telemetry.set_up import listen as trace  # noqa: PLC0415 - as above
+
+            trace(settings.watched, settings.namespace, self.host, settings.transport, self._made)
+        listen(settings.watched.notify_url, self.found.jobs, self.found.handlers, self._made)
         return True
 
     @cached_property

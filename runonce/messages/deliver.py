@@ -205,7 +205,13 @@ class Deliverer(Flow[Working]):
             stop=stop,
             blobs=self._blobs(handler, claim, prepared.lock),
             checkpoint=Checkpoint(f"Handler {handler.name}", save, row.checkpoint, row.progress),
-            log=run_logger(handler.name, f"message {row.message_id}", row.attempt),
+            log=run_logger(
+                handler.name,
+                f"message {row.message_id}",
+                row.attempt,
+                message_id=row.message_id,
+                holder=row.holder,
+            ),
             follow_ups=row.follow_ups,
         )
         prepared.message.grant(rights)

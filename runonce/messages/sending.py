@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from runonce.errors import InputError, PermanentError, TransportError, TransportRefusedError
+from runonce.execution import hooks
+from runonce.execution.events import Sending, Sent
 from runonce.messages.message import Message
 from runonce.messages.reading import read_key
 from runonce.transports.ids import follow_up_id, known_id, sent_id
@@ -76,7 +78,27 @@ def check_one_key(handler: Handler, key: str | None, count: int) -> None:
 def send_all(sender: Sender, handler: Handler, messages: Sequence[Outgoing]) -> None:
     """Send messages to a handler in batches; raises TransportError."""
     for start in range(0, len(messages), BATCH):
-        sender.send(handler.target, messages[start : start + BATCH])
+        _send(sender, handler.target, messages[start : start + BATCH])
+
+
+def _send(sender: Sender, target: str, messages: Sequence[Outgoing]) -> None:
+    """Send messages to one queue or topic, and have hooks add their headers; raises TransportError."""
+    if not (hooks.listening("before_send") or hooks.listening("after_send")):
+        sender.send(target, messages)
+        return
+    sending = Sending(target=target, message_ids=[message.message_id for message in messages])
+    hooks.tell_and_wait("before_send", sending)
+    headers = dict(sending.headers)
+    if headers:
+        messages = [replace(one, properties={**one.properties, **headers}) for one in messages]
+    error: BaseException | None = None
+    try:
+        sender.send(target, messages)
+    except BaseException as trouble:
+        error = trouble
+        raise
+    finally:
+        hooks.tell("after_send", Sent(sending=sending, error=error))
 
 
 def follow_up(
@@ -132,7 +154,7 @@ def send_outbox(sender: Sender, outbox: Sequence[Mapping[str, Any]], correlation
 def _send_each(sender: Sender, entity: str, batch: Sequence[Outgoing]) -> list[TransportError]:
     """Send the messages together, or where one of them is refused, each by itself; what went wrong."""
     try:
-        sender.send(entity, batch)
+        _send(sender, entity, batch)
     except TransportRefusedError as refused:
         if len(batch) == 1:
             return [refused]

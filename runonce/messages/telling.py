@@ -32,6 +32,7 @@ def begins(working: Working) -> None:
     begun = events.MessageBegun(
         namespace=registry.namespace,
         host=registry.host,
+        at=registry.clock.now(),
         holder=row.holder,
         attempt=row.attempt,
         token=row.token,
@@ -46,7 +47,7 @@ def begins(working: Working) -> None:
         waited=None
         if enqueued_at is None
         else max(0.0, (registry.clock.now() - enqueued_at).total_seconds()),
-        deliveries=delivery.delivery_count + delivery.reschedules,
+        deliveries=max(delivery.delivery_count, delivery.reschedules + 1),
     )
 
     def lost(cause: RunInterrupted) -> None:

@@ -233,13 +233,14 @@ class Dispatcher(Flow[Started]):
         lease.keep(stop.set, self.keeper and self.keeper(lease, job.stall_after, limits.let_go))
         token = claimed.run.token
         blobs = Blobs(self.stores.blobs, self.settings.namespace, job.name, token, lease.check, self.clock)
+        at = f"{claimed.run.fire_time:%Y-%m-%dT%H:%M:%SZ}"
         run = Run(
             registry=self.registry,
             claim=claimed,
             lease=lease,
             stop=stop,
             blobs=blobs,
-            log=run_logger(job.name, f"{claimed.run.fire_time:%Y-%m-%dT%H:%M:%SZ}", claimed.run.attempt),
+            log=run_logger(job.name, at, claimed.run.attempt, fire_time=at, holder=claimed.run.holder),
             deadline=limits.deadline,
             follow_ups=self.follow_ups,
         )

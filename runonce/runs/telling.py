@@ -36,6 +36,7 @@ def begins(started: Started, asked_at: float, leased_at: float) -> None:
     begun = events.RunBegun(
         namespace=registry.namespace,
         host=registry.host,
+        at=clock.now(),
         holder=run.holder,
         attempt=run.attempt,
         token=run.token,

@@ -31,6 +31,8 @@ def wrap(message: Outgoing, **more: str) -> str:
         "sent_at": to_text(datetime.now(UTC)),  # noqa: TID251 - it decides nothing
         **more,
     }
+    if message.properties:
+        envelope["properties"] = {name: str(value) for name, value in message.properties.items()}
     if message.original is not None:
         envelope["form"] = "none" if message.original() == message.body else "base64"
     try:
@@ -70,6 +72,7 @@ def unwrap(
             delivery_count=delivery_count,
             enqueued_at=enqueued_at,
             correlation_id=envelope["correlation_id"],
+            properties=envelope.get("properties", {}),
             reschedules=envelope["reschedules"],
             sent_as=envelope.get("sent_as", ""),
             original=_form(body, envelope.get("form")),
@@ -124,6 +127,8 @@ def _envelope(data: bytes) -> dict[str, Any] | None:
         envelope.get("body", "").encode()
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
+    properties = envelope.get("properties", {})
     texts = [envelope.get("id"), envelope.get("correlation_id"), envelope.get("sent_as", "")]
+    texts += properties.values() if isinstance(properties, dict) else [properties, None]
     whole = all(isinstance(text, str) for text in texts) and isinstance(envelope.get("reschedules"), int)
     return envelope if whole and ("body" in envelope or "body64" in envelope) else None

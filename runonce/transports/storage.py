@@ -240,6 +240,7 @@ def put_aside(sender: StorageSender, queue: str, delivery: Delivery, dead: DeadL
         delivery.body,
         delivery.message_id,
         correlation_id=delivery.correlation_id,
+        properties=delivery.properties,
         reschedules=delivery.reschedules,
         sent_as=delivery.sent_as,
         original=delivery.original,

@@ -110,7 +110,11 @@ def set_where_deployed(infra: Infrastructure) -> set[str]:
         for name in read_by_the_code()
         if not name.startswith(("RUNONCE", "Azure", "Service", "AZURE"))
     }
-    own = {name: value for name, value in own.items() if name not in FROM_THE_PLATFORM}
+    own = {
+        name: value
+        for name, value in own.items()
+        if name not in FROM_THE_PLATFORM | READ_BY_THE_FUNCTIONS_HOST
+    }
     secret = "https://shop.vault.azure.net/secrets/notify"
     functions = settings_of(infra.main("both", appSettings=own, notifyUrlSecret=secret))
     jobs = infra.jobs(app_settings=own, notifyUrlSecret=secret).of("Microsoft.App/jobs")

@@ -52,6 +52,9 @@ class Heard(hooks.Hooks):
     def before_send(self, sending: hooks.Sending) -> None:
         self._note("before_send", sending)
 
+    def after_send(self, sent: hooks.Sent) -> None:
+        self._note("after_send", sent)
+
     def names(self) -> list[str]:
         """What was called, in order, once all of it was."""
         assert calls.drain(10)

@@ -48,3 +48,17 @@ def test_a_key_vaults_reference_that_was_not_resolved_says_so() -> None:
     reference = "@Microsoft.KeyVault(SecretUri=https://shop.vault.azure.net/secrets/notify)"
     with pytest.raises(SettingsError, match="let the app's identity read that secret"):
         Settings.from_env({**EMULATOR, "RUNONCE_NOTIFY_URL": reference})
+
+
+@pytest.mark.parametrize("kind", ["console", "otlp", "azure", "own"])
+def test_where_telemetry_goes(kind: str) -> None:
+    """One of four places."""
+    assert Settings.from_env({**EMULATOR, "RUNONCE_TELEMETRY": kind}).watched.telemetry == kind
+
+
+def test_telemetry_elsewhere_is_one_error() -> None:
+    """The message names the setting, the value and what it can be."""
+    with pytest.raises(
+        SettingsError, match="RUNONCE_TELEMETRY='jaeger' must be one of console, otlp, azure, own"
+    ):
+        Settings.from_env({**EMULATOR, "RUNONCE_TELEMETRY": "jaeger"})
