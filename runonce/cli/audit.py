@@ -167,7 +167,7 @@ def _state(one: JobAudit, standing: Audited | None) -> tuple[str, str]:
     if not one.in_code:
         return "not in the code", ""
     state = "well" if standing is None else str(standing.state)
-    return ("owed" if one.owed and state in ("well", "new") else state), ""
+    return ("owed" if one.owed and state in ("well", "failing", "new") else state), ""
 
 
 def _beside(one: JobAudit) -> Any:

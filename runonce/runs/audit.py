@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from runonce.runs.rows import JobRow
+from runonce.runs.rows import JobRow, Outcome
 from runonce.runs.versions import of_this_version
 from runonce.stores.columns import to_text
 
@@ -39,7 +39,7 @@ AT_ONCE = 100
 SLACK = timedelta(seconds=60)
 """Ticks are not exactly a minute apart, least where each is an execution that pulls an image first."""
 
-Standing = Literal["well", "overdue", "running", "paused", "new"]
+Standing = Literal["well", "failing", "overdue", "running", "paused", "new"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ def audit_job(job: ScheduledJob, row: JobRow, now: datetime, *, unreadable: bool
         state = "running"
     elif row.last_fire_time is None:
         state = "new"
+    elif row.last_outcome in (Outcome.FAILED, Outcome.UNKNOWN):
+        state = "failing"
     return Audited(
         job.name, state, overdue, expected, row.last_fire_time, row.last_outcome, row.last_finished_at
     )

@@ -54,6 +54,9 @@ def pending(why: Any, not_before: datetime, fire_time: datetime = NOON) -> JobRo
     ("found", "state"),
     [
         (WELL, "well"),
+        (row(last_outcome="failed"), "failing"),
+        (row(last_outcome="unknown"), "failing"),
+        (row(last_outcome="retrying", pending={NOON: Pending("retrying", NOW)}), "well"),
         (JobRow("hourly"), "new"),
         (row(last_fire_time=None, last_finished_at=None), "new"),
         (
@@ -74,6 +77,9 @@ def pending(why: Any, not_before: datetime, fire_time: datetime = NOON) -> JobRo
     ],
     ids=[
         "ran",
+        "its latest run failed",
+        "its latest run is unknown",
+        "failed, to be tried again",
         "no row yet",
         "seen, never due",
         "paused",

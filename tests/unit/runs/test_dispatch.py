@@ -950,3 +950,19 @@ def test_a_finished_run_is_forgotten_by_its_host() -> None:
         bench.run(job, at(3, day=day))
     assert bench.dispatcher.running == []
     assert bench.stop._listeners == []
+
+
+def test_a_run_that_is_tried_again_says_where_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+    """The warning of a retry has the body's traceback, as the error of a failure has."""
+
+    def fails(_: Run) -> None:
+        raise OSError("the other side is down")
+
+    job = nightly(fails, retries=1)
+    bench = bench_of(job)
+    for outcome in (Outcome.RETRYING, Outcome.FAILED):
+        caplog.clear()
+        assert bench.dispatcher.execute(job, T, by="hand").outcome is outcome
+        (said,) = [record for record in caplog.records if record.exc_info and record.exc_info[1]]
+        assert "the other side is down" in str(said.exc_info and said.exc_info[1])
+        assert said.levelname == ("WARNING" if outcome is Outcome.RETRYING else "ERROR")
