@@ -19,14 +19,20 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from runonce.errors import TransportError
 from runonce.execution.registry import Registry
+from runonce.hosts import facts
+from runonce.hosts.discover import Discovered
+from runonce.hosts.runtime import Runtime
 from runonce.messages.dead_letters import replay, view
 from runonce.messages.definition import handler
 from runonce.messages.deliver import Deliverer
 from runonce.messages.message import BadMessageError
 from runonce.messages.reading import prepare
+from runonce.messages.rows import MessageRow, State, place
 from runonce.messages.sending import outgoing, send_all
 from runonce.settings import ServiceBusConnection, StorageConnection
+from runonce.stores.columns import encode
 from runonce.stores.memory import memory_stores
+from runonce.stores.protocols import Insert
 from runonce.testing import ManualClock, MemorySender, Workbench
 from runonce.transports.bus_receiver import Receiver
 from runonce.transports.envelope import wrap
@@ -40,6 +46,7 @@ from tests.support.proxy import DROP_REPLY, StorageProxy, proxies, proxy
 from tests.support.service_bus import Bus, broker_fixture, client_fixture, sdk_forgets_sockets
 from tests.support.transports import (
     LOCK,
+    PATIENCE,
     BusPipe,
     Pipe,
     StoragePipe,
@@ -994,3 +1001,42 @@ def test_a_body_that_is_not_data_is_told_as_such(bus_pipe: BusPipe, bus: Bus) ->
         with pytest.raises(BadMessageError, match=r"AMQP (value|sequence).*neither bytes nor text") as caught:
             prepare(to, delivery, 1000)
         assert caught.value.reason == "NotData"
+
+
+# -- how much there is ------------------------------------------------------------------------------------------
+
+
+def test_a_backlog_is_counted_and_nothing_is_touched(pipe: Pipe) -> None:
+    """What waits, what was put aside and since when the oldest waits; twice the same, and all can still be had."""
+    to = _put_aside(pipe, 3)
+    empty = make_handler(pipe.queue())
+    assert (pipe.transport.backlog(empty).waiting, pipe.transport.backlog(empty).dead) == (0, 0)
+    before = datetime.now(UTC)
+    pipe.send(to, b"1", b"2")
+    for _ in range(2):
+        found = pipe.transport.backlog(to)
+        assert (found.waiting, found.dead, found.at_least) == (2, 3, False)
+        assert found.oldest is not None
+        assert abs((found.oldest - before).total_seconds()) < PATIENCE
+    assert len(receive(pipe.inbox(to), 2)) == 2
+    assert len(pipe.dead_letters(to).take(3)) == 3
+
+
+def test_dead_letters_beyond_what_a_queue_shows(storage_pipe: StoragePipe) -> None:
+    """Forty in a Storage queue: counted, thirty-two shown, the others told by their claims where they have one."""
+    pipe = storage_pipe
+    settings = fresh_settings(pipe.connection_string)
+    to = _put_aside(pipe, 40)
+    found = Discovered(handlers={to.name: to})
+    with Runtime(settings, found=found, transport=pipe.transport) as runtime:
+        bare = facts.letters(runtime, to, 1000)
+        assert (bare.count, len(bare.shown), bare.by_claims) == (40, 32, ())
+        (told,) = facts.dead_letters(runtime)
+        assert (told.count, sum(group.count for group in told.groups), told.unexplained) == (40, 32, 8)
+        for n in range(8):
+            row = MessageRow(to.name, to.entity, f"k{n}", State.FAILED, "ValueError: no", message_id=f"c{n}")
+            partition, key = place(settings.namespace, to.entity, to.name, row.key)
+            runtime.stores.claims.commit(partition, [Insert(key, encode(row))])
+        assert len(facts.letters(runtime, to, 1000).by_claims) == 8
+        (told,) = facts.dead_letters(runtime)
+        assert (told.count, sum(group.count for group in told.groups), told.unexplained) == (40, 40, 0)

@@ -438,7 +438,12 @@ def test_history_of_one_fire_time_has_all_of_it(cli: CommandLine) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("runonce his", "history"), ("runonce history ni", "nightly"), ("runonce history o", "often")],
+    [
+        ("runonce his", "history"),
+        ("runonce history ni", "nightly"),
+        ("runonce status o", "often"),
+        ("runonce audit n", "nightly"),
+    ],
 )
 def test_a_shell_completes_commands_and_names(cli: CommandLine, typed: str, offered: str) -> None:
     """Bash asks the program what may follow: a command, or a job of the jobs folder."""

@@ -304,6 +304,25 @@ def test_what_operators_did_is_on_record(cli: CommandLine) -> None:
     assert [one.did for one in actions(cli.context().runtime.runs, 1, "hourly")] == ["cancelled"]
 
 
+def test_a_page_says_who_took_a_run_over_and_when(cli: CommandLine) -> None:
+    """An attempt whose host died, and the next one: that it was taken over, whose tick asked for it and when."""
+    die(begun(cli, "hourly"))
+    cli.clock.advance(61)
+    dispatcher = cli.context().runtime.dispatcher
+    recover(dispatcher)
+    item = cli.stores.requests.receive(visibility=30)
+    assert item is not None
+    dispatcher.handle_request(item.body)
+    page = cli("history", "hourly", "--at", "2026-11-29T12:00:00Z").stdout
+    assert "attempt 1: abandoned on" in page
+    assert "attempt 2: succeeded on" in page
+    host = dispatcher.registry.host
+    assert f"taken over, its host was gone; asked for by {host} at 2026-11-29T12:01:01Z" in page
+    (run,) = cli.json("history", "hourly", "--at", "2026-11-29T12:00:00Z")["runs"]
+    assert (run["by"], run["why"], run["asked_by"]) == ("request", "abandoned", host)
+    assert [one["token"] for one in run["attempts"]] == [1]
+
+
 @pytest.mark.parametrize(
     ("command", "key", "value"),
     [

@@ -13,7 +13,7 @@ from runonce import Message, Run, handler, scheduled
 from runonce.clock import SystemClock
 from runonce.execution.registry import Registry
 from runonce.hosts.discover import Discovered
-from runonce.hosts.facts import overview
+from runonce.hosts.facts import held, overview
 from runonce.hosts.runtime import Runtime
 from runonce.messages.rows import MessageRow, State
 from runonce.messages.rows import place as claim_place
@@ -74,4 +74,5 @@ def test_a_thousand_jobs_cost_a_handful_of_calls(settings: Settings, azure: Stor
     assert (host.name, host.is_alive, len(host.jobs)) == ("host-1", True, 500)
     (orders,) = looked.handlers
     assert (orders.running, orders.retrying, orders.failed, orders.held) == (1, 1, 1, 1)
-    assert [row.key for row in looked.held_messages] == ["k3"]
+    runs, messages = held(looked)
+    assert (runs, [row.key for row in messages]) == ([], ["k3"])
