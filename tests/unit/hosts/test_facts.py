@@ -56,7 +56,7 @@ def test_a_thousand_jobs_cost_a_handful_of_calls(settings: Settings, azure: Stor
         claim = MessageRow("order", "orders", f"k{n}", state, started_at=AN_HOUR_AGO, lease=60)
         partition, key = claim_place(settings.namespace, "orders", "order", claim.key)
         azure.claims.commit(partition, [Insert(key, encode(claim))])
-    azure.leases.acquire(f"{settings.namespace}/job_0", "0b6a3f7e-4d0c-4a0e-8d51-0a0a0a0a0a0a", 15)
+    azure.leases.acquire(f"{settings.namespace}/job_0", "0b6a3f7e-4d0c-4a0e-8d51-0a0a0a0a0a0a", 60)
     Presence(Registry(azure.runs, settings.namespace, SystemClock(), "host-1"), jobs, NOW).check_in()
     found = Discovered(jobs, {"order": order})
     runtime = Runtime(settings, found=found, stores=azure, transport=MemoryTransport(SystemClock()))
@@ -66,7 +66,7 @@ def test_a_thousand_jobs_cost_a_handful_of_calls(settings: Settings, azure: Stor
     looked = overview(runtime)
     took = time.perf_counter() - began
     assert len(calls.made) <= 12, calls.made
-    assert took < 5, took
+    assert took < 15, took  # half a second where nothing else runs
     states = {one.name: one.trouble for one in looked.jobs}
     assert states["job_0"] == "over its limit"
     assert (states["job_1"], states["job_3"]) == ("failed", "abandoned")
