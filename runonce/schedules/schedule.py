@@ -19,8 +19,11 @@ So no night is without its job or has it twice, and an interval never stalls for
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from calendar import monthrange
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,6 +46,7 @@ LATE = timedelta(minutes=5)
 
 # A 29 February on a given week day can be 40 years away (across 2100, which has none).
 _HORIZON = timedelta(days=366 * 45)
+_YEARS = 50
 # Whatever a clock change did to local times is over by then: the largest ever was 24 hours.
 _AFTERMATH = timedelta(days=2)
 
@@ -166,7 +170,7 @@ class Schedule:
         """What clock changes did to a fire time, in a few words for people; None on every ordinary day."""
         instant = naive_utc(fire_time)
         if not self.is_interval:
-            walk = _Walk(self.fields)
+            walk = _walk(self.expression)
             for piece in self._pieces(walk, instant - SECOND, instant):
                 if piece.moved == instant and piece.moved_from is not None:
                     arrival = instant + piece.offset
@@ -179,7 +183,7 @@ class Schedule:
         return None
 
     def _forward(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        walk = _Walk(self.fields)
+        walk = _walk(self.expression)
         for piece in self._pieces(walk, after, until):
             if piece.moved:
                 yield piece.moved.replace(tzinfo=UTC)
@@ -189,7 +193,7 @@ class Schedule:
                 local += SECOND
 
     def _backward(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        walk = _Walk(self.fields)
+        walk = _walk(self.expression)
         for piece in reversed(list(self._pieces(walk, after, until))):
             local = piece.end
             while local > piece.first and (local := walk.before(local)) >= piece.first:
@@ -238,42 +242,86 @@ class _Piece(NamedTuple):
 
 
 class _Walk:
-    """Steps through the local readings of an expression, by croniter.
+    """Steps through the local readings of an expression: croniter says once what its fields admit.
 
-    croniter is given naive datetimes: left to deal with a zone itself it fires fixed times twice when
-    clocks go back. `day_or=False` is what makes it require day of month and day of week both.
+    Day of month and day of week have to match both, which croniter does too when it is told so; asked for each step it
+    parses the expression anew and tries day after day.
     """
 
     def __init__(self, fields: ncrontab.Fields) -> None:
         # Imported here because it takes dateutil along: 65 ms that a cold start need not wait for.
         from croniter import croniter  # noqa: PLC0415
 
-        plain = zip(fields.values, ncrontab.KINDS, strict=True)
-        self._croniter = croniter(
-            " ".join(ncrontab.compact(values, kind) for values, kind in plain),
-            datetime(2000, 1, 1),  # noqa: DTZ001 - local time is naive here
-            ret_type=datetime,
-            day_or=False,
-            second_at_beginning=True,
+        plain = " ".join(
+            ncrontab.compact(values, kind) for values, kind in zip(fields.values, ncrontab.KINDS, strict=True)
         )
-        self._asked = self._answer = datetime.min  # noqa: DTZ901 - naive as well
+        *admitted, seconds = croniter.expand(plain, second_at_beginning=True)[0]  # which it gives last
+        self._seconds, self._minutes, self._hours, self._days, self._months, self._weekdays = (
+            sorted(kind.every) if values == ["*"] else sorted(map(int, values))
+            for values, kind in zip((seconds, *admitted), ncrontab.KINDS, strict=True)
+        )
+        self._first = time(self._hours[0], self._minutes[0], self._seconds[0])
+        self._last = time(self._hours[-1], self._minutes[-1], self._seconds[-1])
 
     def at_or_after(self, local: datetime) -> datetime:
         """The first reading not before this one; the end of time if there is none for 50 years."""
-        if not self._asked <= local <= self._answer:
-            self._asked, self._answer = local, self._step("get_next", local - SECOND, datetime.max)  # noqa: DTZ901
-        return self._answer
+        days = self._days_of(local.year, local.month) if local.month in self._months else []
+        if local.day in days and (found := self._time_from(local.time())):
+            return datetime.combine(local, found)
+        if (place := bisect_right(days, local.day)) < len(days):
+            return datetime.combine(local.replace(day=days[place]), self._first)
+        for year in range(local.year, min(local.year + _YEARS, MAXYEAR) + 1):
+            for month in self._months:
+                if (year, month) > (local.year, local.month) and (days := self._days_of(year, month)):
+                    return datetime.combine(date(year, month, days[0]), self._first)
+        return datetime.max  # noqa: DTZ901 - naive
 
     def before(self, local: datetime) -> datetime:
         """The last reading before this one; the beginning of time if there is none for 50 years."""
-        return self._step("get_prev", local, datetime.min)  # noqa: DTZ901
+        days = self._days_of(local.year, local.month) if local.month in self._months else []
+        if local.day in days and (found := self._time_before(local.time())):
+            return datetime.combine(local, found)
+        if place := bisect_left(days, local.day):
+            return datetime.combine(local.replace(day=days[place - 1]), self._last)
+        for year in range(local.year, max(local.year - _YEARS, MINYEAR) - 1, -1):
+            for month in reversed(self._months):
+                if (year, month) < (local.year, local.month) and (days := self._days_of(year, month)):
+                    return datetime.combine(date(year, month, days[-1]), self._last)
+        return datetime.min  # noqa: DTZ901 - naive
 
-    def _step(self, method: str, local: datetime, otherwise: datetime) -> datetime:
-        try:
-            found: datetime = getattr(self._croniter, method)(start_time=local)
-        except (ValueError, OverflowError):  # none within 50 years, or the calendar ends before it
-            return otherwise
-        return found
+    def _days_of(self, year: int, month: int) -> list[int]:
+        """The days of a month that match by date and by day of the week (0 is Sunday)."""
+        weekday, length = monthrange(year, month)
+        return [day for day in self._days if day <= length and (weekday + day) % 7 in self._weekdays]
+
+    def _time_from(self, at: time) -> time | None:
+        """The first time of a day not before this one."""
+        hours, minutes, seconds = self._hours, self._minutes, self._seconds
+        if at.hour in hours:
+            if at.minute in minutes and (place := bisect_left(seconds, at.second)) < len(seconds):
+                return time(at.hour, at.minute, seconds[place])
+            if (place := bisect_right(minutes, at.minute)) < len(minutes):
+                return time(at.hour, minutes[place], seconds[0])
+        if (place := bisect_right(hours, at.hour)) < len(hours):
+            return time(hours[place], minutes[0], seconds[0])
+        return None
+
+    def _time_before(self, at: time) -> time | None:
+        """The last time of a day before this one."""
+        hours, minutes, seconds = self._hours, self._minutes, self._seconds
+        if at.hour in hours:
+            if at.minute in minutes and (place := bisect_left(seconds, at.second)):
+                return time(at.hour, at.minute, seconds[place - 1])
+            if place := bisect_left(minutes, at.minute):
+                return time(at.hour, minutes[place - 1], seconds[-1])
+        if place := bisect_left(hours, at.hour):
+            return time(hours[place - 1], minutes[-1], seconds[-1])
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _walk(expression: str) -> _Walk:
+    return _Walk(ncrontab.read(expression))
 
 
 def _reading(local: datetime, unlike: datetime | None = None) -> str:
