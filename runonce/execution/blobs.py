@@ -122,7 +122,7 @@ class Blobs:
         """Write a whole blob, as often as you like while the run owns its job.
 
         Raises:
-            InputError: No blob can have that name.
+            InputError: No blob can have that name, or that content type.
             LeaseLost, Fenced: It does not any more; nothing was written.
             StoreUnavailableError: Storage did not answer for a minute.
         """
@@ -130,6 +130,10 @@ class Blobs:
         kind = content_type or (
             "text/plain; charset=utf-8" if isinstance(data, str) else "application/octet-stream"
         )
+        if not (kind.isascii() and kind.isprintable()):
+            raise InputError(
+                f"Job {self._job}: blob {name!r}: content_type={kind!r:.80} is not a content type."
+            )
         path = self._path(name)
         metadata = {OWNER: self._owner, TOKEN: str(self._token), WRITE: uuid.uuid4().hex}
         patience = Patience(self._clock)

@@ -58,7 +58,7 @@ def outgoing(
         message_id, known = str(uuid.uuid4()), ""
     else:
         # A message without its key is refused here already, where its sender sees it.
-        own = "" if handler.key is None else read_key(handler, Message(handler, Delivery(data, key or "")))
+        own = read_key(handler, Message(handler, Delivery(data, key or "")))
         name = own if key is None else key
         message_id = sent_id(handler.target, handler.name, name, data)
         known = known_id(handler.target, name) if key is None else key
@@ -118,9 +118,10 @@ def follow_up(
     )
     # An operator's replay sends its follow-ups anew, so a handler without a key must not know them already.
     known = f"{key}~g{row.generation}" if key and row.generation else key or ""
-    if handler.key is not None:
+    _encoded(handler.name, known, "the key")
+    if handler.key is not None or key is not None:
         try:
-            read_key(handler, Message(handler, Delivery(text.encode(), message_id, sent_as=known)))
+            read_key(handler, Message(handler, Delivery(text.encode(), message_id if key is None else known)))
         except PermanentError as bad:
             raise PermanentError(f"Handler {row.handler}: it would send a message in vain: {bad}") from bad
     return {"to": handler.target, "id": message_id, "body": text, "sent_as": known}

@@ -357,6 +357,16 @@ def test_a_name_that_leads_elsewhere_is_refused_by_every_method(name: str) -> No
     assert store.calls == []
 
 
+@pytest.mark.parametrize("kind", ["text/plain\r\nx-ms-meta-a: b", "text/ü", "\ud83d"])
+def test_what_is_no_content_type_is_refused(kind: str) -> None:
+    """It travels in a header, so anything but plain characters is an error at once, and nothing is written."""
+    store = FaultyBlobs()
+    blobs = Blobs(store, "shop", "report", 1, lambda: None, PassingClock())
+    with pytest.raises(InputError, match=r"blob 'a': content_type=.* is not a content type"):
+        blobs.write("a", b"", content_type=kind)
+    assert store.calls == []
+
+
 @pytest.mark.parametrize("name", ["a", "in/orders.csv", "a..b", "..a", "%2e%2e/x", "ü 🔑", "x" * 900])
 def test_a_name_that_stays_where_it_is_passes(name: str) -> None:
     """Dots within a part, percent signs and any printable text are names."""

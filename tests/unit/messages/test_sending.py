@@ -69,6 +69,18 @@ def test_half_a_character_is_refused_where_it_is_sent(options: Any) -> None:
         outgoing(ONE, {"id": 1}, **options)
 
 
+@pytest.mark.parametrize("key", ["", " ", "x" * 513])
+def test_what_can_be_no_key_is_refused_where_it_is_sent(key: str) -> None:
+    """A handler without a key of its own goes by the one that is given, so that must be one."""
+    free = handling(key=None)
+    with pytest.raises(PermanentError, match="Handler send_invoice"):
+        outgoing(free, {}, key=key)
+    with pytest.raises(PermanentError, match="in vain: Handler send_invoice"):
+        follow_up(ROW, 0, free, {}, key)
+    with pytest.raises(InputError, match="the key is text that cannot be sent"):
+        follow_up(ROW, 0, ONE, {"id": 1}, "\ud83d")
+
+
 def test_the_id_comes_from_the_key_and_the_body() -> None:
     """The same message sent twice has the same id, which duplicate detection drops; any other has another."""
     first, again = outgoing(ONE, {"id": KEY, "n": 1}), outgoing(ONE, b'{ "n": 1.0, "id": "A-17" }')
