@@ -124,6 +124,8 @@ def a_million_runs(path: str, sizes: Sizes, prices: dict[str, Any], seconds: flo
     calls = {
         "table_calls": (RUN_TABLE_CALLS + EXECUTION_TABLE_CALLS[path]) * MILLION,
         "blob_calls": blobs * MILLION,
+        # The request that waits for its host's death: sent, hidden with each renewal, and deleted.
+        "queue_calls": (2 + seconds / 60 * RENEWALS_A_MINUTE) * MILLION if seconds > 1 else 0,
     }
     return _work(path, sizes, prices, seconds, MILLION, **calls)
 

@@ -31,8 +31,8 @@ LEAD = 0.7
 """Seconds before the lease's end that the request shows: some time passes until somebody looks at the queue."""
 NEARLY = 1.0
 """Seconds that whoever took it so early waits before the next try."""
-AGAIN = 1.0
-"""Seconds between looks at a renewal that is late."""
+AGAIN, REST = 1.0, 5.0
+"""Seconds between looks at a renewal that is late, and after the queue did not answer."""
 LIFE = 7 * 86_400
 """Seconds that the request lives, which no renewal can change; another one follows it."""
 
@@ -67,6 +67,7 @@ class Switch:
                     if not over.is_set():
                         self._hide(seconds)
             except StoreError as error:
+                wait = REST
                 log.warning(
                     "job %s: were its host to die, a recovery tick would find it: %s", self._job, error
                 )

@@ -142,7 +142,7 @@ def test_one_that_somebody_took_too_early_is_followed_by_another(bench: Workbenc
 def test_a_queue_that_does_not_answer_is_asked_again(
     bench: Workbench, begun: Started, boundary: Boundary, method: str, fault: Fault
 ) -> None:
-    """A second later; the run knows nothing of it, and a message too many does no harm."""
+    """Some seconds later; the run knows nothing of it, and a message too many does no harm."""
     boundary.next(method, fault)
     step(bench, 30)
     assert boundary.calls.count(method) >= 2
