@@ -6,9 +6,9 @@ import base64
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from html import escape
 from typing import TYPE_CHECKING
 from urllib.parse import quote
-from xml.sax.saxutils import escape
 
 from azure.core.exceptions import DecodeError, HttpResponseError
 
@@ -49,7 +49,7 @@ class Queue:
 
     def send(self, text: str, *, hidden: int, lives: int) -> QueueMessage:
         """Put a text, hidden for some seconds; `lives` is -1 for ever. Its id and receipt are in what it gives back."""
-        message = f"<QueueMessage><MessageText>{escape(text)}</MessageText></QueueMessage>"
+        message = f"<QueueMessage><MessageText>{escape(text, quote=False)}</MessageText></QueueMessage>"
         body = f"<?xml version='1.0' encoding='utf-8'?>\n{message}".encode()
         query = f"visibilitytimeout={hidden}&messagettl={lives}"
         try:
