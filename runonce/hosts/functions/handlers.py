@@ -15,21 +15,21 @@ from __future__ import annotations
 import base64
 import logging
 import uuid
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import azure.functions as func
 
 from runonce.errors import RunonceError, SettingsError, TransportError
 from runonce.execution.body import to_its_end
-from runonce.execution.threads import log_as, start_thread
+from runonce.execution.threads import in_thread, log_as, start_thread
 from runonce.execution.turns import Turns
 from runonce.hosts.runtime import check_transport
-from runonce.messages.ended import WHEN_STOPPING
+from runonce.messages.ended import WHEN_STOPPING, Working
 from runonce.transports.copies import copy_of, dead_copy
 from runonce.transports.protocols import Delivery, Receipt
 from runonce.transports.settlement import DeadLetter, Reschedule, Settlement
@@ -236,19 +236,25 @@ def _removed(runtime: Runtime, handler: Handler, receipt: Receipt) -> bool:
 
 
 def give_up(runtime: Runtime) -> None:
-    """Give back what did not heed the stop; to be called only right before the process ends, as `abandon`."""
-    for working in runtime.deliverer.running:
-        try:
-            settlement = runtime.deliverer.finish(working, None, SystemExit())
-            # What is held as unknown now is put aside when its message comes again, of which there must be but one.
-            if working.handler.on_abandoned != "hold":
-                settle(runtime, working.handler, working.delivery, settlement)
-            elif (receipt := working.delivery.receipt) is not None:
-                cast("StorageSender", runtime.sender).show(working.handler.queue, receipt, WHEN_STOPPING)
-        except RunonceError as error:
-            log.warning(
-                "handler %s: not given back, it comes again by itself: %s", working.handler.name, error
-            )
+    """Give back what did not heed the stop, all at once; only right before the process ends, as `abandon`."""
+    wait(
+        [
+            in_thread(partial(_give_back, runtime, working), "runonce-give-back")
+            for working in runtime.deliverer.running
+        ]
+    )
+
+
+def _give_back(runtime: Runtime, working: Working) -> None:
+    try:
+        settlement = runtime.deliverer.finish(working, None, SystemExit())
+        # What is held as unknown now is put aside when its message comes again, of which there must be but one.
+        if working.handler.on_abandoned != "hold":
+            settle(runtime, working.handler, working.delivery, settlement)
+        elif (receipt := working.delivery.receipt) is not None:
+            cast("StorageSender", runtime.sender).show(working.handler.queue, receipt, WHEN_STOPPING)
+    except RunonceError as error:
+        log.warning("handler %s: not given back, it comes again by itself: %s", working.handler.name, error)
 
 
 def from_storage(message: func.QueueMessage) -> Delivery:

@@ -12,7 +12,7 @@ import pytest
 from runonce.clock import SystemClock
 from runonce.errors import TransportError
 from runonce.execution.turns import Turns
-from runonce.hosts.functions.handlers import DeadLetteredError, _function
+from runonce.hosts.functions.handlers import DeadLetteredError, _function, give_up
 from runonce.hosts.runtime import Runtime
 from runonce.stores.memory import memory_stores
 from runonce.testing import MemorySender
@@ -104,3 +104,39 @@ def test_a_dead_letter_of_a_function_that_hangs_fails_it(
     hanging.join(10)
     assert sender.aside == ["invoices-poison"]
     assert len(sender.removed) == removed
+
+
+class Slow(MemorySender):
+    """A sender that takes its time."""
+
+    def send(self, entity: str, messages: Any) -> None:
+        threading.Event().wait(0.1)
+        super().send(entity, messages)
+
+
+def test_what_does_not_stop_is_given_back_all_at_once() -> None:
+    """Forty messages with a tenth of a second of storage each are back long before the host kills the worker."""
+    settings, clock, sender = fresh_settings("UseDevelopmentStorage=true"), SystemClock(), Slow()
+    release, begun = threading.Event(), threading.Semaphore(0)
+
+    def body(_: Message) -> None:
+        begun.release()
+        release.wait(20)
+
+    one = handling(body, concurrency=40)
+    runtime = Runtime(settings, stores=memory_stores(clock), clock=clock, sender=sender, host="functions")
+    handle = _function(runtime, one, Turns(40, runtime.stop), lambda message: message)
+    messages = [delivery({"id": f"m-{n}"}, message_id=f"m-{n}") for n in range(40)]
+    threads = [threading.Thread(target=handle, args=(message,), daemon=True) for message in messages]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert begun.acquire(timeout=10)
+    runtime.deliverer.drain(0)
+    started = clock.elapsed()
+    give_up(runtime)
+    assert clock.elapsed() - started < 2
+    assert len(sender.sent) == 40
+    release.set()
+    for thread in threads:
+        thread.join(10)
