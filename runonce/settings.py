@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from runonce.environment import number, whole, word
 from runonce.errors import SettingsError
 from runonce.watched import Watched
 
@@ -177,6 +178,9 @@ class Settings:
     max_body: int = 262_144
     """Bytes of a message's body; the default is what Service Bus Standard allows, Premium is set to more."""
 
+    dashboard: str = ""
+    """off, read or act: whether there are pages, and whether they may change anything; empty is the host's own way."""
+
     runs_table: str = "runonce"
     claims_table: str = "runonceclaims"
     lease_container: str = "runonce-leases"
@@ -216,30 +220,28 @@ class Settings:
                     '"shop-production". It prefixes every lock and key, so that staging never blocks production.'
                 )
             namespace = namespace_of(folder or Path.cwd())
+        queue_names = word(env, "RUNONCE_QUEUE_NAMES", "namespaced", "plain")
         return cls(
             namespace=namespace,
             storage=storage,
             lease=LeaseTerms(
-                duration=int(_number(env, "RUNONCE_LEASE_DURATION", 45, whole=True)),
-                renewal=_number(env, "RUNONCE_LEASE_RENEWAL", 20),
-                margin=_number(env, "RUNONCE_LEASE_MARGIN", 5),
+                duration=whole(env, "RUNONCE_LEASE_DURATION", 45),
+                renewal=number(env, "RUNONCE_LEASE_RENEWAL", 20),
+                margin=number(env, "RUNONCE_LEASE_MARGIN", 5),
             ),
             servicebus=servicebus,
             transport=_transport(env, servicebus),
-            queue_prefix=_queue_prefix(env, namespace),
-            claim_lease=int(_number(env, "RUNONCE_CLAIM_LEASE", 60, low=3, high=3600, whole=True)),
-            max_body=int(
-                _number(env, "RUNONCE_MAX_BODY", 262_144, low=1, high=104_857_600, whole=True, unit="bytes")
-            ),
+            queue_prefix="" if queue_names == "plain" else f"{namespace}-",
+            dashboard=word(env, "RUNONCE_DASHBOARD", "", "off", "read", "act"),
+            claim_lease=whole(env, "RUNONCE_CLAIM_LEASE", 60, low=3, high=3600),
+            max_body=whole(env, "RUNONCE_MAX_BODY", 262_144, low=1, high=104_857_600, unit="bytes"),
             jobs_folder=env.get("RUNONCE_JOBS") or "jobs",
             watched=Watched.from_env(env),
             deployment=env.get("RUNONCE_DEPLOYMENT", "").strip(),
-            recovery_interval=_number(env, "RUNONCE_RECOVERY_INTERVAL", 60, low=1, high=3600),
-            misfire_grace=_number(env, "RUNONCE_MISFIRE_GRACE", 30, low=1, high=86400),
-            history_days=int(
-                _number(env, "RUNONCE_HISTORY_DAYS", 90, low=1, high=3650, whole=True, unit="days")
-            ),
-            shutdown_timeout=_number(env, "RUNONCE_SHUTDOWN_TIMEOUT", 45, low=0, high=3600),
+            recovery_interval=number(env, "RUNONCE_RECOVERY_INTERVAL", 60, low=1, high=3600),
+            misfire_grace=number(env, "RUNONCE_MISFIRE_GRACE", 30, low=1, high=86400),
+            history_days=whole(env, "RUNONCE_HISTORY_DAYS", 90, low=1, high=3650, unit="days"),
+            shutdown_timeout=number(env, "RUNONCE_SHUTDOWN_TIMEOUT", 45, low=0, high=3600),
         )
 
 
@@ -252,36 +254,6 @@ def namespace_of(folder: Path) -> str:
     plain = unicodedata.normalize("NFKD", place.name).encode("ascii", "ignore").decode().lower()
     name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LONGEST_FOLDER].strip("-") or "jobs"
     return f"{name}-{hashlib.sha256(os.path.normcase(place).encode()).hexdigest()[:4]}"
-
-
-def _queue_prefix(env: Mapping[str, str], namespace: str) -> str:
-    chosen = env.get("RUNONCE_QUEUE_NAMES", "").strip() or "namespaced"
-    if chosen not in ("namespaced", "plain"):
-        raise SettingsError(f'RUNONCE_QUEUE_NAMES={chosen!r} must be "namespaced" or "plain".')
-    return "" if chosen == "plain" else f"{namespace}-"
-
-
-def _number(
-    env: Mapping[str, str],
-    name: str,
-    default: float,
-    *,
-    low: float = 0,
-    high: float = 86400,
-    whole: bool = False,
-    unit: str = "seconds",
-) -> float:
-    text = env.get(name, "").strip()
-    if not text:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not low <= value <= high or (whole and value != int(value)):
-        kind = "a whole number" if whole else "a number"
-        raise SettingsError(f"{name}={text!r} must be {kind} of {unit} from {low:.9g} to {high:.9g}.")
-    return value
 
 
 def _storage(env: Mapping[str, str]) -> StorageConnection:

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ from runonce.cli.context import Context, where
 from runonce.cli.exits import Exit
 from runonce.cli.foreground import in_foreground
 from runonce.cli.run import check_deployed, check_in_code, result_json, told
-from runonce.errors import SettingsError
+from runonce.errors import MissingExtraError, SettingsError
 from runonce.hosts.runtime import check_transport
 from runonce.messages.definition import Handler
 from runonce.runs.dispatch import Dispatcher
@@ -91,7 +92,52 @@ def serve(ctx: typer.Context) -> None:
 
         consumers = [Consumer(runtime.deliverer, runtime.transport, handler) for handler in served]
     host = LocalHost(runtime.dispatcher, consumers)
-    raise typer.Exit(host.serve(lambda: typer.echo("Ctrl-C stops it.", err=True)))
+    with _dashboard(context):
+        code = host.serve(lambda: typer.echo("Ctrl-C stops it.", err=True))
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _dashboard(context: Context) -> Iterator[None]:
+    """The dashboard beside the jobs, where it can be had: they go on without it."""
+    allowed = context.runtime.settings.dashboard
+    with contextlib.ExitStack() as stack:
+        if allowed != "off":
+            try:
+                from runonce.hosts.dashboard.local import served  # noqa: PLC0415 - an extra's packages
+
+                url = stack.enter_context(served(context.runtime, may_act=allowed != "read"))
+            except ModuleNotFoundError:
+                output.note('no dashboard: pip install "runonce[dashboard]"')
+            except SettingsError as error:
+                output.note(f"no dashboard: {error}")
+            else:
+                typer.echo(f"dashboard: {url}", err=True)
+        yield
+
+
+@command(EXECUTE, "runonce dashboard", "runonce dashboard --port 0 --read-only")
+def dashboard(
+    ctx: typer.Context,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes a free one.")] = 8391,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Look, and change nothing.")] = False,
+) -> None:
+    """Show what ran, what did not and why as pages in a browser, until Ctrl-C.
+
+    It is on this machine only, and runs no job: `runonce serve` has it beside the jobs. RUNONCE_DASHBOARD (off, read or
+    act) says what may be done there.
+    """
+    context = Context.of(ctx)
+    try:
+        from runonce.hosts.dashboard.local import served  # noqa: PLC0415 - an extra's packages
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("The dashboard", "dashboard") from error
+    may_act = not read_only and context.runtime.settings.dashboard in ("", "act")
+    with served(context.runtime, port, may_act=may_act) as url:
+        typer.echo(f"{url}   (Ctrl-C stops it)")
+        stop = context.runtime.stop
+        ended = in_foreground(context.runtime.dispatcher, stop.event.wait)
+    raise typer.Exit(ended.interrupted or int(Exit.DONE))
 
 
 def _carried(context: Context) -> tuple[list[Handler], dict[str, str]]:

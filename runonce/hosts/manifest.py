@@ -120,6 +120,7 @@ def to_text(manifest: dict[str, Any]) -> str:
 def _settings(defaults: Settings) -> dict[str, str]:
     """Every setting with a default, so that each can be seen and changed where it is deployed."""
     figures: dict[str, object] = {
+        "RUNONCE_DASHBOARD": "off",
         "RUNONCE_JOBS": defaults.jobs_folder,
         "RUNONCE_LEASE_DURATION": defaults.lease.duration,
         "RUNONCE_LEASE_RENEWAL": defaults.lease.renewal,

@@ -33,7 +33,7 @@ pytestmark = sdk_forgets_sockets
 
 PAGE = "docs/producers.md"
 SHOWN = blocks(PAGE)
-[HANDLER] = [block for block in SHOWN if block.language == "python"]
+[HANDLER] = [block for block in SHOWN if block.file is not None]
 [BUS_TYPESCRIPT, STORAGE_TYPESCRIPT] = [block for block in SHOWN if block.language == "typescript"]
 [STORAGE_CURL] = [block for block in SHOWN if block.language == "sh" and "QUEUE_URL" in block.text]
 QUEUE = "send-invoice"

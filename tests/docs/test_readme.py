@@ -90,13 +90,18 @@ def test_the_wheel_holds_the_package_and_its_types_only(wheel: Path) -> None:
     names = ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"runonce", f"runonce-{PROJECT['version']}.dist-info"}
     assert {"runonce/py.typed", "runonce/__init__.py", "runonce/cli/app.py"} <= set(names)
-    assert {name.rpartition(".")[2] for name in names if name.startswith("runonce/")} == {"py", "typed"}
+    assert {name.rpartition(".")[2] for name in names if name.startswith("runonce/")} == {
+        "py",
+        "typed",
+        *("html", "css", "js", "txt"),  # the dashboard's
+    }
 
 
 def test_the_package_needs_what_the_app_installs() -> None:
     """Its dependencies and extras are those of requirements.txt, and their ranges take the versions pinned there."""
     extras = PROJECT["optional-dependencies"]
-    wanted = [*PROJECT["dependencies"], *extras["cli"], *extras["functions"], *extras["servicebus"]]
+    installed = ("cli", "dashboard", "functions", "servicebus")
+    wanted = [*PROJECT["dependencies"], *(text for extra in installed for text in extras[extra])]
     ranges = {(one := Requirement(text)).name: one.specifier for text in wanted}
     lines = [line.partition("#")[0].strip() for line in read("requirements.txt").splitlines()]
     pins = [Requirement(line) for line in lines if line and not line.startswith("-")]

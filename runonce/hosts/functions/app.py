@@ -27,6 +27,7 @@ from runonce.errors import JobFileError, RunonceError, SettingsError, StoreError
 from runonce.execution import hooks
 from runonce.execution.loop import close_body_loop
 from runonce.execution.threads import start_thread
+from runonce.hosts.functions.dashboard import add_dashboard
 from runonce.hosts.functions.handlers import add_handler, give_up
 from runonce.hosts.functions.host_port import watch_host
 from runonce.hosts.functions.in_hand import InHand
@@ -100,6 +101,10 @@ def make_app(root: Path) -> func.FunctionApp:
         data_type=func.DataType.BINARY,
     )
     app.function_name(REQUESTS)(requests(_requests(runtime.dispatcher)))
+    try:
+        add_dashboard(app, runtime)
+    except RunonceError as error:
+        said.append(str(error))
     for text in [*said, *map(str, runtime.found.broken)]:
         tell(text)
     if RECOVERY in off:
