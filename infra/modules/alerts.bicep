@@ -1,5 +1,6 @@
 // Alerts on what did not go well, and on what did not happen. The last is asked of the log, not of any host: a
-// recovery tick logs a sign of life for each job and for itself, and silence is what the alert hears.
+// recovery tick logs a sign of life for each job and for itself, and silence is what the alert hears. The workbook shows
+// the same lines, by the same queries, and beside them what RUNONCE_TELEMETRY=azure measures.
 import { scheduledJob, texts } from '../types.bicep'
 
 param location string
@@ -245,6 +246,110 @@ resource budget 'Microsoft.Consumption/budgets@2023-11-01' = if (monthlyBudget >
         contactGroups: [actionGroup.id]
       }
     }
+  }
+}
+
+var numbers = 'AppMetrics | where AppRoleName endswith ".${namespace}" | extend About = todynamic(Properties)'
+var tiles = [
+  {
+    name: 'overdue'
+    title: 'Overdue (from the log)'
+    look: 'table'
+    query: '${audited} | where State == "overdue" | summarize arg_max(TimeGenerated, Overdue, Expected) by Job'
+  }
+  {
+    name: 'failures'
+    title: 'Runs that failed for good, or are held (from the log)'
+    look: 'table'
+    query: '${failures} | project TimeGenerated, Job, Text | order by TimeGenerated desc'
+  }
+  {
+    name: 'signs-of-life'
+    title: 'Last sign of life (from the log)'
+    look: 'table'
+    query: '${audited} | summarize arg_max(TimeGenerated, State, Last, Outcome, Finished) by Job'
+  }
+  {
+    name: 'runs'
+    title: 'Runs by outcome'
+    look: 'barchart'
+    query: '${numbers} | where Name == "runonce.runs" | summarize Runs = sum(Sum) by Outcome = tostring(About["runonce.outcome"]), bin(TimeGenerated, 1h)'
+  }
+  {
+    name: 'incidents'
+    title: 'Incidents'
+    look: 'table'
+    query: '${numbers} | where Name == "runonce.incidents" | project TimeGenerated, Job = tostring(About["runonce.name"]), Kind = tostring(About["runonce.kind"]), Incidents = Sum'
+  }
+  {
+    name: 'duration'
+    title: 'Seconds a run takes, on average and at most'
+    look: 'table'
+    query: '${numbers} | where Name == "runonce.run.duration" | summarize Average = sum(Sum) / sum(ItemCount), Most = max(Max), Runs = sum(ItemCount) by Job = tostring(About["runonce.job"])'
+  }
+  {
+    name: 'lateness'
+    title: 'Seconds a run begins after its fire time, at most'
+    look: 'timechart'
+    query: '${numbers} | where Name == "runonce.run.lateness" | summarize Late = max(Max) by Job = tostring(About["runonce.job"]), bin(TimeGenerated, 15m)'
+  }
+  {
+    name: 'takeovers'
+    title: 'Takeovers from hosts that died, and leases lost'
+    look: 'table'
+    query: '${numbers} | where Name in ("runonce.takeover.duration", "runonce.lease.lost") | summarize Takeovers = sumif(ItemCount, Name == "runonce.takeover.duration"), LongestSeconds = maxif(Max, Name == "runonce.takeover.duration"), Lost = sumif(Sum, Name == "runonce.lease.lost") by Job = tostring(About["runonce.name"])'
+  }
+  {
+    name: 'renewals'
+    title: 'Seconds the latest renewal of a lease was behind its time'
+    look: 'timechart'
+    query: '${numbers} | where Name == "runonce.lease.renewal.lateness" | summarize Late = max(Max) by Job = tostring(About["runonce.job"]), bin(TimeGenerated, 15m)'
+  }
+  {
+    name: 'claims'
+    title: 'What came, and what became of it'
+    look: 'table'
+    query: '${numbers} | where Name == "runonce.claims" | summarize Times = sum(Sum) by Job = tostring(About["runonce.name"]), Outcome = tostring(About["runonce.outcome"])'
+  }
+  {
+    name: 'age'
+    title: 'Seconds a message waits before it is claimed, at most'
+    look: 'timechart'
+    query: '${numbers} | where Name == "runonce.message.age" | summarize Oldest = max(Max) by Handler = tostring(About["runonce.handler"]), bin(TimeGenerated, 15m)'
+  }
+]
+
+resource workbook 'Microsoft.Insights/workbooks@2023-06-01' = {
+  name: guid(workspaceId, namespace)
+  location: location
+  tags: tags
+  kind: 'shared'
+  properties: {
+    displayName: 'runonce ${namespace}'
+    category: 'workbook'
+    sourceId: workspaceId
+    version: 'Notebook/1.0'
+    serializedData: string({
+      version: 'Notebook/1.0'
+      items: map(
+        tiles,
+        tile => ({
+          type: 3
+          name: tile.name
+          content: {
+            version: 'KqlItem/1.0'
+            query: tile.query
+            title: tile.title
+            visualization: tile.look
+            size: 0
+            timeContext: { durationMs: 86400000 }
+            queryType: 0
+            resourceType: 'microsoft.operationalinsights/workspaces'
+          }
+        })
+      )
+      fallbackResourceIds: [workspaceId]
+    })
   }
 }
 

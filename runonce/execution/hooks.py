@@ -113,14 +113,18 @@ class _Caller:
         ended: Future[None] = Future()
         with self._lock:
             try:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._work, name="runonce-hooks", daemon=True)
+                    thread.start()
+                    self._thread = thread
                 self._calls.put_nowait((carried(lambda: self._call(name, event)), ended))
             except queue.Full:
                 self._say("", "%s takes too long: it is not told what happens until it has caught up")
                 return None
+            except RuntimeError as error:  # no thread can be started, as at the interpreter's end
+                self._say("thread", "%s is not told what happens: %s", error)
+                return None
             self.latest = ended
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="runonce-hooks", daemon=True)
-                self._thread.start()
         return ended
 
     def close(self) -> None:

@@ -87,6 +87,10 @@ class Runtime:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let hooks hear of everything, and close what was made here."""
         hooks.drain(LAST_WORDS)
         self._made.close()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runonce.execution.events import Incident
 
 FIRST, LONGEST = 60.0, 3600.0
-"""Seconds for which further dead letters of a handler are gathered."""
+"""Seconds for which further incidents of a handler's messages are gathered."""
 WORDS = {
     "failed": "failed for good",
     "held": "is held until somebody says whether it took effect",
@@ -30,9 +30,13 @@ WORDS = {
 }
 
 
+Kind = tuple[str, str]
+"""A handler and a kind of incident."""
+
+
 @dataclass(eq=False, slots=True)
 class _Gathered:
-    """Dead letters of one handler that are still to be told."""
+    """Incidents of one kind of one handler's messages that are still to be told."""
 
     wait: float
     latest: Incident | None = None
@@ -47,35 +51,34 @@ class Webhook(Hooks):
     def __init__(self, url: str) -> None:
         self._url = url
         self._lock = threading.Lock()
-        self._gathered: dict[str, _Gathered] = {}
-        """By handler, where some were told lately."""
+        self._gathered: dict[Kind, _Gathered] = {}
+        """Of what was told lately."""
 
     def on_incident(self, incident: Incident) -> None:
         if not incident.first:
             return
-        if incident.kind == "dead_lettered":
+        if incident.message_id:
+            kind = incident.name, incident.kind
             with self._lock:
-                gathered = self._gathered.get(incident.name)
+                gathered = self._gathered.get(kind)
                 if gathered is not None:
                     gathered.latest, gathered.count = incident, gathered.count + 1
                     return
-                self._gathered[incident.name] = _Gathered(FIRST)
-                self._later(incident.name, FIRST)
+                self._gather(kind, FIRST)
         self._post(incident)
 
-    def _later(self, handler: str, seconds: float) -> None:
-        timer = threading.Timer(seconds, self._tell_gathered, [handler])
+    def _gather(self, kind: Kind, seconds: float) -> None:
+        self._gathered[kind] = _Gathered(seconds)
+        timer = threading.Timer(seconds, self._tell_gathered, [kind])
         timer.daemon = True
         timer.start()
 
-    def _tell_gathered(self, handler: str) -> None:
+    def _tell_gathered(self, kind: Kind) -> None:
         with self._lock:
-            gathered = self._gathered.pop(handler, None)
+            gathered = self._gathered.pop(kind, None)
             if gathered is None or gathered.latest is None:
                 return  # closed, or quiet since
-            wait = min(gathered.wait * 2, LONGEST)
-            self._gathered[handler] = _Gathered(wait)
-            self._later(handler, wait)
+            self._gather(kind, min(gathered.wait * 2, LONGEST))
         self._post(gathered.latest, gathered.count)
 
     def close(self, timeout: float) -> None:
@@ -115,12 +118,17 @@ def told(incident: Incident, count: int = 1) -> dict[str, Any]:
 
 def _sentence(incident: Incident, count: int) -> str:
     who = f"[{incident.namespace}] {incident.name}"
-    what = f"message {incident.message_id}"
+    if count > 1:
+        what = {
+            "dead_lettered": "were dead-lettered",
+            "held": "are held",
+            "recovered": "were handled after all",
+        }
+        return f"{who}: {count:,} more messages {what[incident.kind]}, the last with: {incident.reason}"
+    what_one = f"message {incident.message_id}"
     if incident.fire_time is not None:
-        what = f"fire time {to_text(incident.fire_time)}"
+        what_one = f"fire time {to_text(incident.fire_time)}"
     attempt = f", attempt {incident.attempt}" if incident.attempt else ""
     if incident.kind == "recovered":
-        return f"{who} works again ({what}{attempt}): {incident.reason}"
-    if count > 1:
-        return f"{who}: {count:,} more messages were dead-lettered, the last with: {incident.reason}"
-    return f"{who}: {what}{attempt} {WORDS[incident.kind]}: {incident.reason}"
+        return f"{who} works again ({what_one}{attempt}): {incident.reason}"
+    return f"{who}: {what_one}{attempt} {WORDS[incident.kind]}: {incident.reason}"

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from support.listener import HANG, Listener, listening
 
+from tests.support.functions_app import environment, make_app
+from tests.support.functions_worker import FunctionsHost, queue
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -145,3 +148,39 @@ def test_a_host_tells_a_job_that_fails_each_second_once(
     finally:
         for host in hosts:
             host.kill()
+
+
+ON_FUNCTIONS = """
+    from runonce import PermanentError, Run, hooks, scheduled
+
+    class Says(hooks.Hooks):
+        def before_run(self, run: hooks.RunBegun) -> None:
+            import logging
+            logging.getLogger("mine").warning("heard of %s", run.job)
+
+    hooks.add(Says())
+
+    @scheduled("0 0 0 1 1 *", misfire="skip", ping_url="%PING%")
+    def bad(run: Run) -> None:
+        raise PermanentError("the account is closed")
+"""
+REQUEST = '{"job": "bad", "fire_time": "2026-01-01T00:00:00Z", "why": "asked"}'
+
+
+def test_a_functions_worker_tells(settings: Settings, tmp_path: Path, server: Listener) -> None:
+    """On the real worker: a hook's line belongs to the invocation, and webhook and check are told."""
+    app = make_app(tmp_path / "app", {"bad.py": textwrap.dedent(ON_FUNCTIONS)})
+    environ = {
+        **environment(settings),
+        "RUNONCE_NOTIFY_URL": f"{server.url}/hook/{SECRET}",
+        "PING": f"{server.url}/ping/{SECRET}",
+    }
+    with FunctionsHost(app, env=environ) as host:
+        call = host.invoke("runonce_requests", queue(REQUEST))
+        assert not call.success
+        assert call.said("heard of bad")
+        server.wait(3, 20)
+        host.terminate()
+        assert host.wait(timeout=20) == 143
+    assert set(server.paths) == {f"/ping/{SECRET}/start", f"/ping/{SECRET}/fail", f"/hook/{SECRET}"}
+    assert len(server.paths) == 3

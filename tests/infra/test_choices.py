@@ -244,6 +244,7 @@ SPARED = {
     "Microsoft.Insights/actionGroups": "has none",
     "Microsoft.Insights/scheduledQueryRules": "has none",
     "Microsoft.Insights/metricAlerts": "has none",
+    "Microsoft.Insights/workbooks": "has none",
     "Microsoft.Resources/resourceGroups": "has none",
 }
 

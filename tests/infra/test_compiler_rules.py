@@ -28,6 +28,7 @@ VERSIONS = {
     "Microsoft.Insights/diagnosticSettings": "2021-05-01-preview",
     "Microsoft.Insights/metricAlerts": "2026-01-01",
     "Microsoft.Insights/scheduledQueryRules": "2026-03-01",
+    "Microsoft.Insights/workbooks": "2023-06-01",
     "Microsoft.ManagedIdentity/userAssignedIdentities": "2024-11-30",
     "Microsoft.Network/privateDnsZones": "2024-06-01",
     "Microsoft.Network/privateDnsZones/virtualNetworkLinks": "2024-06-01",

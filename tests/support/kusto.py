@@ -22,13 +22,18 @@ TABLES = {
         " OperationName: string, OperationId: string, ParentId: string, AppRoleName: string,"
         " AppRoleInstance: string, ItemCount: int, ResourceGUID: string, Type: string, _ResourceId: string)"
     ),
+    "AppMetrics": (
+        "(TimeGenerated: datetime, Name: string, Sum: real, Min: real, Max: real, ItemCount: int, Properties: dynamic,"
+        " OperationName: string, OperationId: string, AppRoleName: string, AppRoleInstance: string, Type: string,"
+        " _ResourceId: string)"
+    ),
     "ContainerAppConsoleLogs": (
         "(TimeGenerated: datetime, Log: string, Stream: string, ContainerAppName: string, ContainerName: string,"
         " ContainerId: string, ContainerGroupName: string, ContainerImage: string, EnvironmentName: string,"
         " RevisionName: string, JobName: string, Location: string, Type: string, _ResourceId: string)"
     ),
 }
-"""The tables that the alerts read, with the columns of Azure Monitor's reference."""
+"""The tables that the alerts and the workbook read, with the columns of Azure Monitor's reference."""
 
 
 def analyse(launcher: Any, queries: Mapping[str, str]) -> dict[str, dict[str, Any]]:

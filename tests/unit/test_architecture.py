@@ -232,7 +232,9 @@ def loaded() -> set[str]:
     return set(json.loads(answer.stdout))
 
 
-@pytest.mark.parametrize("package", ["azure", "croniter", "dateutil", "rich", "typer", "requests"])
+@pytest.mark.parametrize(
+    "package", ["azure", "croniter", "dateutil", "opentelemetry", "rich", "typer", "requests"]
+)
 def test_importing_the_facade_is_cheap(loaded: set[str], package: str) -> None:
     """`import runonce`, which every job file does, brings in nothing that only some of them need."""
     assert sorted(name for name in loaded if name == package or name.startswith(f"{package}.")) == []

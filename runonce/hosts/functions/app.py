@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 import azure.functions as func
 
 from runonce.errors import JobFileError, RunonceError, SettingsError, StoreError
-from runonce.execution import hooks
 from runonce.execution.loop import close_body_loop
 from runonce.execution.threads import start_thread
 from runonce.hosts.functions.dashboard import add_dashboard
@@ -57,7 +56,7 @@ log = logging.getLogger("runonce.functions")
 LAST_WORDS = 0.5
 """Seconds for the responses of drained runs to leave the worker before it ends."""
 HEARD = 1.0
-"""Seconds for hooks to hear of everything."""
+"""Seconds for hooks to hear of everything, and for what they have still to send."""
 PATIENCE = 8.0
 """Seconds after the first sign of a stop that the worker ends at the latest; the host ends it after ten."""
 HOST_GONE = 0
@@ -223,7 +222,7 @@ def _stop_when_told(runtime: Runtime, in_hand: InHand) -> None:
             log.warning("messages that were given back may come once more: %s", error)
         if number == HOST_GONE:
             return  # it still hands over what it had fetched, which is given back
-        hooks.drain(HEARD)
+        start_thread(runtime.close, "runonce-last-words").join(HEARD)
         # As long as that takes, and no longer than the last words.
         start_thread(close_body_loop, "runonce-close")
         _end_after(LAST_WORDS, number)

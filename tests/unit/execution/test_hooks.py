@@ -144,6 +144,26 @@ def test_what_a_hook_cannot_keep_up_with_is_dropped(
     ]
 
 
+def test_without_a_thread_nothing_is_told_and_nothing_raised(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no thread can be started, as at the interpreter's end, what happens goes on."""
+
+    def none_left(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with hearing() as heard:
+        monkeypatch.setattr(threading.Thread, "start", none_left)
+        calls.tell_and_wait("before_send", SENDING)
+        calls.tell("on_not_run", EVENT)
+        monkeypatch.undo()
+        assert [r.getMessage() for r in caplog.records] == [
+            "Hooks Heard is not told what happens: can't start new thread"
+        ]
+        calls.tell("on_not_run", EVENT)
+        assert heard.names() == ["on_not_run"]
+
+
 def test_a_hook_that_does_not_want_it_is_not_waited_for() -> None:
     """`waited_for = False`: what happens goes on at once."""
 
