@@ -95,7 +95,7 @@ def simulate(options: argparse.Namespace) -> int:
     """Simulate schedules of faults, and check what must hold after every step."""
     set_up()
     command = [str(VENV_PYTHON), "-m", "simulation"]
-    for name in ("schedules", "seed"):
+    for name in ("schedules", "seed", "processes"):
         given = getattr(options, name)
         if given is not None:
             command += [f"--{name}", str(given)]
@@ -398,6 +398,9 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
     )
     simulation.add_argument(
         "--seed", type=int, metavar="S", help="of the first one; a failing one's replays it exactly"
+    )
+    simulation.add_argument(
+        "--processes", type=int, metavar="P", help="how many (default: one for each core)"
     )
     parsers["servicebus"].add_argument(
         "--port", type=int, default=5673, help="where it listens (default: %(default)s)"

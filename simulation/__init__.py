@@ -7,6 +7,9 @@ and can be made smaller until what matters is left.
     python dev.py simulate --schedules 2000
     python dev.py simulate --seed 4711       one schedule again, with a trace of what happened
 
-What is real: dispatch, lease, claim, recovery, operators' verbs, and their rows. What is simulated: threads (one
-runs at a time, and says when it lets go), time, the way to storage, and what starts a tick.
+Every second seed is of a scheduled job, the others are of messages: a topic with two subscriptions and a queue.
+
+What is real: dispatch, lease, claim, recovery and operators' verbs; deliver, claim, heartbeat, consumer, sending, dead
+letters and their replay; and all their rows. What is simulated: threads (one runs at a time, and says when it lets go),
+time, the way to storage and broker and both of these, and what starts a tick.
 """

@@ -1,4 +1,4 @@
-"""Threads that hand over one baton: exactly one runs, until it waits; which one is next follows from time alone.
+"""Tasks that hand over one baton: exactly one runs, until it waits; which one is next follows from time alone.
 
 A task is code of the toolkit that believes it has a thread of its own. Where it would block (a sleep, an event, a
 lock, a call over the network), it gives the baton to the task whose time comes next. Time passes only there.
@@ -7,13 +7,17 @@ lock, a call over the network), it gives the baton to the task whose time comes 
 from __future__ import annotations
 
 import heapq
-import threading
+from collections import deque
+from concurrent.futures import InvalidStateError
 from dataclasses import dataclass, field
+from queue import Empty
 from typing import TYPE_CHECKING, Any, Self
+
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 FOREVER = float("inf")
 
@@ -33,10 +37,13 @@ class Process:
     """Tasks whose time came while it was paused."""
 
 
+NOBODY = Process("nobody", dead=True)
+
+
 class Task:
     """Code with a thread of its own, as far as it can tell."""
 
-    __slots__ = ("done", "ended", "name", "process", "target", "turn", "worker")
+    __slots__ = ("done", "ended", "name", "process", "stack", "target", "turn")
 
     def __init__(self, target: Callable[[], object], process: Process, name: str) -> None:
         self.target = target
@@ -44,19 +51,10 @@ class Task:
         self.name = name
         self.turn = 0
         """Rises with every wait, so that what would have ended an earlier one does not end this."""
-        self.worker: _Worker | None = None
+        self.stack: greenlet | None = None
         self.done = False
         self.ended: list[tuple[Task, int]] = []
         """Who waits for its end."""
-
-
-class _Worker:
-    """A real thread, which carries one task after another."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
-        self.task: Task | None = None
 
 
 class Simulator:
@@ -74,13 +72,8 @@ class Simulator:
         self._heap: list[tuple[float, float, int, Task | Callable[[], None], int]] = []
         self._pushed = 0
         self._tasks: dict[Task, None] = {}
-        self._idle: list[_Worker] = []
-        self._threads: list[threading.Thread] = []
-        self._main = Task(lambda: None, Process("main"), "main")
-        self._main.worker = _Worker()
-        self._closing = False
+        self._hub = getcurrent()
         self._over = False
-        self._fault: BaseException | None = None
 
     # -- what the world does ------------------------------------------------------------------------------------
 
@@ -99,9 +92,9 @@ class Simulator:
         """Let time pass until then, or until `stop`."""
         self.at(until, self.stop)
         self._over = False
-        self._hand_over(self._main)
-        if self._fault is not None:
-            raise self._fault
+        while (following := self._next()) is not None:
+            self._go_on(following)
+        self.task = None
 
     def stop(self) -> None:
         """Let `run` return."""
@@ -123,24 +116,11 @@ class Simulator:
             self._push(self.now, task, turn)
 
     def close(self) -> None:
-        """End every task and thread."""
-        self._closing, self._heap = True, []
-        for task in list(self._tasks):
-            if task.worker is None:
-                del self._tasks[task]
+        """End every task."""
         while self._tasks:
             task = next(iter(self._tasks))
-            task.turn += 1
             task.process.dead = True
-            self._over = False
-            self._push(self.now, task, task.turn)
-            self.at(self.now, self.stop)
-            self._hand_over(self._main)
-        for worker in self._idle:
-            worker.task = None
-            worker.gate.release()
-        for thread in self._threads:
-            thread.join()
+            self._go_on(task)
 
     # -- what a task does ---------------------------------------------------------------------------------------
 
@@ -160,7 +140,7 @@ class Simulator:
             self._push(self.now + max(0.0, seconds), me, me.turn)
         if waiting is not None:
             waiting.append((me, me.turn))
-        self._hand_over(me)
+        self._hub.switch()
         if me.process.dead:
             raise Killed
 
@@ -178,71 +158,44 @@ class Simulator:
         # What falls on one instant comes in any order.
         heapq.heappush(self._heap, (time, self._rng.random(), self._pushed, what, turn))
 
-    def _next(self) -> Task:
+    def _next(self) -> Task | None:
+        """Whose turn it is; None when `run` is over."""
         self.task = None
-        try:
-            while self._heap and not self._over:
-                self._after_step()
-                time, _, _, what, turn = heapq.heappop(self._heap)
-                self.now = max(self.now, time)
-                self.steps += 1
-                if not isinstance(what, Task):
-                    what()
-                elif what.turn != turn or what.done:
-                    continue
-                elif what.process.paused and not what.process.dead:
-                    what.process.parked.append((what, turn))
-                elif what.process.dead and what.worker is None:
-                    self._finish(what)
-                else:
-                    return what
-        except BaseException as error:  # noqa: BLE001 - raised in `run`
-            self._fault = error
-        return self._main
-
-    def _hand_over(self, me: Task) -> None:
-        following = self._next()
-        if following is not me:
-            self._let_go_on(following)
-            assert me.worker is not None  # noqa: S101 - only a task with a thread hands over
-            me.worker.gate.acquire()
-        self.task = me
-
-    def _let_go_on(self, task: Task) -> None:
-        if task.worker is None:
-            worker = task.worker = self._idle.pop() if self._idle else self._new_worker()
-            worker.task = task
-        task.worker.gate.release()
-
-    def _new_worker(self) -> _Worker:
-        worker = _Worker()
-        thread = threading.Thread(target=self._work, args=(worker,), name="simulated", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-        return worker
-
-    def _work(self, worker: _Worker) -> None:
-        worker.gate.acquire()
-        while (task := worker.task) is not None:
-            self.task = task
-            try:
-                if not task.process.dead:
-                    task.target()
-            except Killed:
-                pass
-            except BaseException as error:  # noqa: BLE001 - for whoever judges it
-                self.crashed(task, error)
-            self._finish(task)
-            following = self._next()
-            if following.worker is None:
-                following.worker, worker.task = worker, following
+        while self._heap and not self._over:
+            self._after_step()
+            time, _, _, what, turn = heapq.heappop(self._heap)
+            self.now = max(self.now, time)
+            self.steps += 1
+            if not isinstance(what, Task):
+                what()
+            elif what.turn != turn or what.done:
                 continue
-            self._idle.append(worker)
-            following.worker.gate.release()
-            worker.gate.acquire()
+            elif what.process.paused and not what.process.dead:
+                what.process.parked.append((what, turn))
+            else:
+                return what
+        return None
+
+    def _go_on(self, task: Task) -> None:
+        """Let it run until it waits, or ends."""
+        self.task = task
+        if task.stack is None:
+            task.stack = greenlet(lambda: self._carry_out(task), parent=self._hub)
+        task.stack.switch()
+
+    def _carry_out(self, task: Task) -> None:
+        try:
+            if not task.process.dead:
+                task.target()
+        except Killed:
+            pass
+        except BaseException as error:  # noqa: BLE001 - for whoever judges it
+            self.crashed(task, error)
+        self._finish(task)
 
     def _finish(self, task: Task) -> None:
         task.done = True
+        task.process = NOBODY  # events that outlive the simulation may know the task
         self._tasks.pop(task, None)
         self.wake(task.ended)
 
@@ -265,7 +218,9 @@ class Event:
 
     def set(self) -> None:
         self._set = True
-        simulator().wake(self.waiting)
+        # What is swept away with an earlier simulation may end events of it.
+        if any(not task.done for task, _ in self.waiting):
+            simulator().wake(self.waiting)
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._set:
@@ -281,8 +236,10 @@ class Lock:
         self._depth = 0
         self._waiting: list[tuple[Task, int]] = []
 
-    def acquire(self) -> bool:
+    def acquire(self, blocking: bool = True) -> bool:
         one = simulator()
+        if not blocking and self._depth:
+            return False
         while self._depth and self._holder is not one.task:
             one.wait(self._waiting)
         self._holder = one.task
@@ -316,8 +273,75 @@ class Condition(Lock):
         finally:
             self.acquire()
 
+    def wait_for(self, predicate: Callable[[], bool]) -> None:
+        while not predicate():
+            self.wait()
+
     def notify_all(self) -> None:
         simulator().wake(self._notified)
+
+
+class SimpleQueue:
+    """As queue.SimpleQueue."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        self._waiting: list[tuple[Task, int]] = []
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        simulator().wake(self._waiting)
+
+    def get(self, timeout: float | None = None) -> Any:
+        one = simulator()
+        give_up_at = one.now + (FOREVER if timeout is None else timeout)
+        while not self._items and one.now < give_up_at:
+            one.wait(self._waiting, give_up_at - one.now)
+        return self.get_nowait()
+
+    def get_nowait(self) -> Any:
+        if not self._items:
+            raise Empty
+        return self._items.popleft()
+
+
+class Future:
+    """As concurrent.futures.Future."""
+
+    def __init__(self) -> None:
+        self.ended = Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    @classmethod
+    def __class_getitem__(cls, _: Any) -> type[Future]:
+        return cls
+
+    def set_result(self, result: Any) -> None:
+        if self.ended.is_set():
+            raise InvalidStateError
+        self._result = result
+        self.ended.set()
+
+    def set_exception(self, error: BaseException) -> None:
+        self._error = error
+        self.ended.set()
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.ended.wait(timeout):
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def wait(futures: Sequence[Future], timeout: float = FOREVER) -> None:
+    """As concurrent.futures.wait."""
+    one = simulator()
+    give_up_at = one.now + timeout
+    for future in futures:
+        if not future.ended.is_set():
+            future.ended.wait(max(0.0, give_up_at - one.now))
 
 
 class Thread:

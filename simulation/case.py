@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from runonce.execution.options import OnAbandoned
     from runonce.schedules.misfire import Misfire
 
-KINDS = (
+Kinds = tuple[tuple[str, int], ...]
+
+HOST_KINDS: Kinds = (
     ("kill", 5),
     ("pause", 5),
     ("stop", 5),
@@ -20,16 +22,25 @@ KINDS = (
     ("cut", 4),
     ("clock", 3),
     ("slow", 2),
+)
+"""What may happen to a host, and how often beside the others."""
+JOB_KINDS: Kinds = (
     ("ask", 4),
     ("pause job", 1),
     ("break lease", 2),
     ("run by hand", 1),
+    ("backfill", 1),
     ("replay", 1),
     ("resume run", 1),
     ("cancel", 1),
     ("mark", 1),
 )
-"""What may happen, and how often beside the others."""
+MESSAGE_KINDS: Kinds = (
+    ("replay dead letters", 4),
+    ("purge dead letters", 1),
+    ("break lock", 1),
+    ("locks lost", 2),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ class Host:
     """Seconds its wall clock is ahead."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """All that one simulation is made of."""
 
@@ -67,12 +78,7 @@ class Case:
     faults: tuple[Fault, ...]
     fault_rate: float
     """Of single calls."""
-    misfire: Misfire
     on_abandoned: OnAbandoned
-    period: int
-    """Seconds between fire times."""
-    new_period: int | None
-    """Of the version that is deployed half-way, if one is."""
     items: int
     item_seconds: float
     failing: float
@@ -88,45 +94,114 @@ class Case:
     without: frozenset[str] = field(default_factory=frozenset)
     """Faults that are left out."""
 
-    def leave_out(self, ids: Iterable[str]) -> Case:
+    def leave_out(self, ids: Iterable[str]) -> Self:
         """The same without these."""
         return replace(self, without=self.without | frozenset(ids))
 
 
-def draw(seed: int) -> Case:
-    """The case of a seed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCase(Case):
+    """A scheduled job."""
+
+    misfire: Misfire
+    period: int
+    """Seconds between fire times."""
+    new_period: int | None
+    """Of the version that is deployed half-way, if one is."""
+    gone: float
+    """Seconds after which a version that accounts for nothing counts as gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageCase(Case):
+    """A topic with two subscriptions, and the queue of what follows from one of them."""
+
+    orders: int
+    """Different keys."""
+    apart: float
+    """Seconds between two of them, on average."""
+    bad: float
+    """How many have a body that can have no effect at first, and are corrected later."""
+    twice: float
+    """How many are sent more than once."""
+    reused: float
+    """How many have a key that comes with another body too."""
+    tenants: int
+    """Who orders: the messages of one are handled one at a time by one of the subscribers."""
+    window: float
+    """Seconds in which the broker drops a message whose id it has seen."""
+    concurrency: int
+    """Messages of one handler at a time on one host; beyond eight a thread talks to the broker for each eight."""
+    any_thread: bool
+    """Whether the transport lets each working thread settle its own message."""
+
+
+def draw(seed: int) -> JobCase | MessageCase:
+    """The case of a seed: every second one is of messages."""
     rng = random.Random(seed)
-    calm = rng.random() < 0.1
+    return _messages(seed, rng) if seed % 2 else _jobs(seed, rng)
+
+
+def _jobs(seed: int, rng: random.Random) -> JobCase:
     period = rng.choice((10, 20, 30, 60, 60, 60, 120))
     lasts = min(rng.choice((180.0, 300.0, 420.0)), 10.0 * period + 60.0)
+    return JobCase(
+        **_common(seed, rng, lasts, JOB_KINDS, "ask"),
+        misfire=rng.choice(("skip", "latest", "all")),
+        period=period,
+        new_period=rng.choice((period, 40, 90)) if rng.random() < 0.25 else None,
+        gone=rng.choice((60.0, 900.0)),
+        items=rng.choice((1, 2, 4)),
+        item_seconds=rng.choice((0.5, 4.0, 12.0, 30.0)),
+        retries=rng.choice((0, 2, 50)),
+    )
+
+
+def _messages(seed: int, rng: random.Random) -> MessageCase:
+    lasts = rng.choice((90.0, 180.0, 300.0))
+    return MessageCase(
+        **_common(seed, rng, lasts, MESSAGE_KINDS, "replay dead letters"),
+        orders=rng.choice((4, 8, 12)),
+        apart=rng.choice((0.0, 2.0, lasts / 8)),
+        bad=rng.choice((0.0, 0.3)),
+        twice=rng.choice((0.0, 0.4)),
+        reused=rng.choice((0.0, 0.2)),
+        tenants=rng.choice((1, 2, 8)),
+        window=rng.choice((60.0, 600.0)),
+        any_thread=rng.random() < 0.5,
+        concurrency=rng.choice((1, 8, 12)),
+        items=rng.choice((1, 2, 4)),
+        item_seconds=rng.choice((0.1, 1.0, 8.0)),
+        retries=rng.choice((0, 2, 5)),
+    )
+
+
+def _common(seed: int, rng: random.Random, lasts: float, kinds: Kinds, harmless: str) -> dict[str, Any]:
+    calm = rng.random() < 0.1
     apart = 0.0 if calm else rng.choice((0.0, 0.0, 2.0, 25.0, 200.0, 90_000.0))
     hosts = tuple(
         Host(f"h{n}", 0.0 if n < 2 else rng.uniform(0, 60), rng.uniform(-apart, apart))
         for n in range(rng.choice((2, 3, 3, 4)))
     )
-    kinds = (("stop", 5), ("ask", 1)) if calm else KINDS
+    return {
+        "seed": seed,
+        "lasts": lasts,
+        "calm": calm,
+        "hosts": hosts,
+        "faults": tuple(_faults(rng, lasts, (("stop", 5), (harmless, 1)) if calm else (*HOST_KINDS, *kinds))),
+        "fault_rate": 0.0 if calm else rng.choice((0.0, 0.01, 0.03, 0.1)),
+        "on_abandoned": "rerun" if rng.random() < 0.8 else "hold",
+        "failing": 0.0 if calm else rng.choice((0.0, 0.0, 0.05, 0.2)),
+        "deaf": 0.0 if calm else rng.choice((0.0, 0.1)),
+        "shutdown_timeout": 40.0 if calm else rng.choice((8.0, 20.0, 45.0)),
+    }
+
+
+def _faults(rng: random.Random, lasts: float, kinds: Kinds) -> Sequence[Fault]:
     faults: list[Fault] = []
-    at = 20.0
-    between = rng.choice((15.0, 30.0, 60.0))
+    at, between = 5.0, rng.choice((15.0, 30.0, 60.0))
     while (at := at + rng.expovariate(1 / between)) < lasts:
         (kind,) = rng.choices([k for k, _ in kinds], [w for _, w in kinds])
         seconds = rng.choice((1.0, 5.0, 15.0, 35.0, 44.0, 50.0, 70.0, 130.0))
         faults.append(Fault(f"f{len(faults)}", at, kind, rng.random(), seconds))
-    return Case(
-        seed=seed,
-        hosts=hosts,
-        faults=tuple(faults),
-        fault_rate=0.0 if calm else rng.choice((0.0, 0.01, 0.03, 0.1)),
-        misfire=rng.choice(("skip", "latest", "all")),
-        on_abandoned="rerun" if rng.random() < 0.8 else "hold",
-        period=period,
-        new_period=rng.choice((period, 40, 90)) if rng.random() < 0.25 else None,
-        items=rng.choice((1, 2, 4)),
-        item_seconds=rng.choice((0.5, 4.0, 12.0, 30.0)),
-        failing=0.0 if calm else rng.choice((0.0, 0.0, 0.05, 0.2)),
-        retries=rng.choice((0, 2, 50)),
-        deaf=0.0 if calm else rng.choice((0.0, 0.1)),
-        shutdown_timeout=40.0 if calm else rng.choice((8.0, 20.0, 45.0)),
-        lasts=lasts,
-        calm=calm,
-    )
+    return faults

@@ -11,10 +11,15 @@ from unittest.mock import patch
 
 from runonce.execution.lease import Lease
 from runonce.execution.owned import Owned
+from runonce.messages import claim as message_claim
+from runonce.messages import plan as message_plan
+from runonce.messages.claim import MessageClaim
+from runonce.messages.deliver import Deliverer
 from runonce.runs import claim, plan
 from runonce.runs.claim import Claim
 from runonce.runs.dispatch import Dispatcher
 from runonce.stores.memory import MemoryLeases
+from runonce.transports import copies
 from simulation.server import ANY
 from simulation.simulate import Seen, simulate
 
@@ -24,13 +29,14 @@ if TYPE_CHECKING:
 Change = tuple[object, str, str, str]
 """Module or class, the name of its function, a piece of its text, and what stands there instead."""
 
-MUTANTS: dict[str, tuple[Change, ...]] = {
+JOB_MUTANTS: dict[str, tuple[Change, ...]] = {
     "no claim": (
         (plan, "_settled", "if previous.outcome.is_final:", "if False:"),
         (claim, "claim", "if not unknown and (refused := admit(", "if False and (refused := admit("),
     ),
     "release without a look at the holder": (
-        (Lease, "release", "or self._lost is not None:", "or False:"),
+        (Lease, "release", 'self._lost is None and self._trusted_until == float("-inf")', "False"),
+        (Lease, "release", "or self._lost is not None", "or False"),
         (
             MemoryLeases,
             "release",
@@ -66,6 +72,35 @@ MUTANTS: dict[str, tuple[Change, ...]] = {
         (claim, "claim", "if unknown and previous is not None", "if False and previous is not None"),
     ),
 }
+MESSAGE_MUTANTS: dict[str, tuple[Change, ...]] = {
+    "copies with equal ids": (
+        (copies, "copy_of", "delivery.message_id or sent_as", "sent_as"),
+        (copies, "copy_of", "delivery.body, times", "delivery.body, 1"),
+    ),
+    "a lock not asked before a write": (
+        (MessageClaim, "check", "if self.lock is not None:", "if False:"),
+        (MessageClaim, "_check_right", "if self.lock is not None:", "if False:"),
+    ),
+    "a message without a claim": (
+        (
+            message_plan,
+            "decide",
+            "return Settle(Complete(duplicate=True))",
+            "return Claimable(_claimed(row, arrival))",
+        ),
+    ),
+    "a message taken over without ETag": (
+        (message_claim, "claim_message", "encode(after), read.etag)", f"encode(after), {ANY!r})"),
+    ),
+    "a message taken from one who lives": (
+        (message_plan, "expired", "> row.lease + RESOLUTION", "> row.lease / 4"),
+    ),
+    "follow-ups sent once or never": (
+        (Deliverer, "_settled", "if row is not None and mine:", "if False:"),
+        (Deliverer, "_start", "if claim.row.outbox:", "if False:"),
+    ),
+}
+MUTANTS = JOB_MUTANTS | MESSAGE_MUTANTS
 
 
 @contextmanager
@@ -79,9 +114,13 @@ def mutant(name: str) -> Iterator[None]:
         yield
 
 
-def found(name: str, seeds: range) -> Seen | None:
-    """The first schedule in which the mutant breaks what must hold, or None; to be called within `simulated`."""
+def found(name: str, budget: int) -> Seen | None:
+    """The first schedule in which the mutant breaks what must hold, or None; to be called within `simulated`.
+
+    Of the wing that the mutant is in: every second seed.
+    """
     with mutant(name):
+        seeds = range(int(name in MESSAGE_MUTANTS), 2 * budget, 2)
         return next((seen for seen in map(simulate, seeds) if seen.violations), None)
 
 

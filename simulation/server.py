@@ -30,6 +30,10 @@ class WatchedTable(MemoryTable):
         """The rows as they are, without a call."""
         return self._rows.get(partition, {})
 
+    def partitions(self) -> list[str]:
+        """Their names."""
+        return list(self._rows)
+
     def commit(self, partition: str, writes: Sequence[Write]) -> list[str]:
         rows = self.rows(partition)
         before = {write.key: rows.get(write.key) for write in writes}
@@ -60,8 +64,10 @@ class WatchedLeases(MemoryLeases):
 
     def break_lease(self, name: str, holder: str | None = None) -> bool:
         current = self.holder(name)
-        if current is not None:
-            (self.broken if holder is None else self.revoked).add(current if holder is None else holder)
+        if current is not None and holder is not None:
+            self.revoked.add(holder)
+        elif current is not None:  # and with it one that was revoked a moment ago
+            self.broken |= {current} | self.revoked
         return super().break_lease(name, holder)
 
 
@@ -96,5 +102,6 @@ class Server:
     def __init__(self, clock: Clock, checks: Checks) -> None:
         self.leases = WatchedLeases(clock)
         self.table = WatchedTable(clock, checks)
+        self.claims = WatchedTable(clock, checks)
         self.queue = WatchedQueue(clock)
-        self.stores = Stores(self.leases, self.table, MemoryTable(clock), self.queue, WatchedBlobs(checks))
+        self.stores = Stores(self.leases, self.table, self.claims, self.queue, WatchedBlobs(checks))

@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from runonce.execution import checkpoint, inflight, lease, owned, patience, stop, threads, turns
+from runonce.execution import checkpoint, inflight, lease, owned, patience, stop, threads, turns, workers
+from runonce.messages import consumer, ended, heartbeat, lane, lock, rights
 from runonce.runs import dispatch, run, switch
+from runonce.runs import versions as versions_of
+from runonce.schedules import schedule
+from runonce.transports import copies
 from simulation import baton
 from simulation.baton import simulator
-from simulation.case import Case, draw
+from simulation.case import Case, JobCase, MessageCase, draw
+from simulation.jobs import JobWorld
+from simulation.messages import MessageWorld
 from simulation.world import SimHost, World
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from runonce.execution.lease import Lease
 
-THREADED = (checkpoint, inflight, lease, owned, patience, stop, threads, turns, dispatch, run, switch)
+THREADED = (
+    checkpoint,
+    dispatch,
+    heartbeat,
+    inflight,
+    lane,
+    lease,
+    lock,
+    owned,
+    patience,
+    rights,
+    run,
+    stop,
+    switch,
+    threads,
+    turns,
+    workers,
+)
 """Modules of the toolkit that take a lock, wait for an event, or start a thread."""
 
 
@@ -29,7 +54,7 @@ THREADED = (checkpoint, inflight, lease, owned, patience, stop, threads, turns, 
 class Seen:
     """What came of one case."""
 
-    case: Case
+    case: JobCase | MessageCase
     violations: tuple[str, ...]
     injected: tuple[str, ...]
     checked: Counter[str]
@@ -43,33 +68,89 @@ class _WatchedLease(lease.Lease):
     @classmethod
     def acquire(cls, *args: Any) -> Lease | None:
         acquired = super().acquire(*args)
-        task = simulator().task
-        if acquired is not None and task is not None and isinstance(task.process, SimHost):
-            task.process.world.checks.leases.append((task.process, acquired))
+        host = _host()
+        if acquired is not None and host is not None:
+            host.world.checks.acquired(host, acquired)
         return acquired
+
+
+class _InOrder(dict[Any, None]):
+    """A set that is gone through in the order in which it was filled."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
+
+
+class _HostsTime:
+    """The wall clock of the host that looks at it, for what would look at this machine's."""
+
+    @staticmethod
+    def now(_: object) -> datetime:
+        host = _host()
+        assert host is not None  # noqa: S101 - only hosts send
+        return host.clock.now()
+
+
+def _host() -> SimHost | None:
+    task = simulator().task
+    return task.process if task is not None and isinstance(task.process, SimHost) else None
+
+
+def _made_with(cls: type, **made: Callable[[], object]) -> Any:
+    """The class, each of whose objects begins with these: its dataclass has bound the real ones when it was made."""
+    init: Any = vars(cls)["__init__"]
+
+    def begin(self: Any, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        for name, make in made.items():
+            setattr(self, name, make())
+
+    return patch.object(cls, "__init__", begin)
 
 
 @contextmanager
 def simulated() -> Iterator[None]:
     """Give the toolkit's modules simulated threads."""
-    level = logging.root.manager.disable
     patches: list[Any] = [patch.object(module, "threading", baton) for module in THREADED]
-    patches.append(patch.object(dispatch, "Lease", _WatchedLease))
-    logging.disable(logging.CRITICAL)
-    for one in patches:
-        one.start()
-    try:
+    patches += [
+        patch.object(dispatch, "Lease", _WatchedLease),
+        patch.object(lock, "Lease", _WatchedLease),
+        patch.object(copies, "datetime", _HostsTime),
+        patch.object(lane, "queue", baton),
+        patch.object(workers, "queue", baton),
+        patch.object(consumer, "wait", baton.wait),
+        patch.object(lane, "IDLE_WAIT", 4.0),  # a real broker has no need to be asked each second either
+        patch.object(heartbeat, "wait", baton.wait),
+        patch.object(threads, "Future", baton.Future),
+        _made_with(ended.Working, ending=baton.Lock, settled=baton.Future),
+        _made_with(rights.Rights, lock=baton.Lock),
+        _made_with(lane._Job, lock=baton.Lock),
+        _made_with(lane.Lane, _working=_InOrder),
+        # One for each schedule, not for each look at it: half of the time would go into reading expressions.
+        patch.object(schedule, "_Walk", cache(schedule._Walk)),
+    ]
+    with ExitStack() as patched:
+        level = logging.root.manager.disable
+        patched.callback(logging.disable, level)
+        logging.disable(logging.CRITICAL)
+        for one in patches:
+            patched.enter_context(one)
         yield
-    finally:
-        for one in reversed(patches):
-            one.stop()
-        logging.disable(level)
 
 
-def simulate(case: Case | int) -> Seen:
+def simulate(case: JobCase | MessageCase | int) -> Seen:
     """What comes of a case, or of the case of a seed; to be called within `simulated`."""
     case = draw(case) if isinstance(case, int) else case
-    world = World(case)
+    if isinstance(case, MessageCase):
+        return _seen(case, MessageWorld(case))
+    with patch.object(versions_of, "GONE", timedelta(seconds=case.gone)):
+        return _seen(case, JobWorld(case))
+
+
+def _seen(case: JobCase | MessageCase, world: World[Any, Any]) -> Seen:
     world.run()
     return Seen(
         case,
@@ -81,7 +162,7 @@ def simulate(case: Case | int) -> Seen:
     )
 
 
-def shrunk(seen: Seen, *, tries: int = 200) -> Seen:
+def shrunk(seen: Seen, *, tries: int = 100) -> Seen:
     """The same violation from as few faults as can be found by leaving out halves, quarters, single ones."""
     kind = seen.violations[0].partition(":")[0]
     ids = [who for _, who, what in seen.trace if _is_fault(seen.case, who)]

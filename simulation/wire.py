@@ -14,6 +14,7 @@ from simulation.baton import Killed, Process, simulator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from simulation.baton import Task
     from simulation.case import Case
 
 CALL_FAULTS = ("request lost", "reply lost", "carried out later", "throttled", "hangs", "hangs and answers")
@@ -26,6 +27,8 @@ class Wire:
         self.cut = False
         self.slowness = 1.0
         self.fault_rate = case.fault_rate
+        self.before: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
+        """Told of each call to storage, and what it is given, as it is made."""
         self._case = case
         self._host = host
         self._server = server
@@ -42,7 +45,9 @@ class Wire:
         ]
         return Stores(*far)
 
-    def call(self, name: str, carry_out: Callable[[], Any]) -> Any:
+    def call(
+        self, name: str, carry_out: Callable[[], Any], *, error: type[RunonceError] = StoreUnavailableError
+    ) -> Any:
         """Carry out one call, or not, or later."""
         sim, rng = simulator(), self._rng
         self._calls += 1
@@ -51,7 +56,7 @@ class Wire:
         sim.sleep(there)
         if self.cut:
             sim.sleep(patience)
-            raise StoreUnavailableError(f"{name}: cut off")
+            raise error(f"{name}: cut off")
         this = f"{self._host.name}.{self._calls}"
         if dice >= self.fault_rate or this in self._case.without:
             answer = _answer(carry_out)
@@ -59,7 +64,7 @@ class Wire:
             return answer()
         self._note(this, f"{name}: {kind}")
         if kind == "throttled":
-            raise StoreUnavailableError(f"{name}: 503")
+            raise error(f"{name}: 503")
         if kind == "hangs and answers":
             sim.sleep(rng.choice((0.0, later)))
             answer = _answer(carry_out)
@@ -75,7 +80,12 @@ class Wire:
 
             sim.spawn(carry_out_later, self._server, f"late {name}")
         sim.sleep(later if kind == "hangs" else patience)
-        raise StoreUnavailableError(f"{name}: {kind}")
+        raise error(f"{name}: {kind}")
+
+    @staticmethod
+    def idle(waiting: list[tuple[Task, int]], seconds: float) -> None:
+        """Wait for what may come."""
+        simulator().wait(waiting, seconds)
 
     def _latency(self) -> float:
         dice, part = self._rng.random(), self._rng.random()
@@ -95,6 +105,7 @@ class _Far:
         method = getattr(self._store, name)
 
         def call(*args: Any, **options: Any) -> Any:
+            self._wire.before(name, args)
             return self._wire.call(name, lambda: method(*args, **options))
 
         setattr(self, name, call)

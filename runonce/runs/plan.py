@@ -168,7 +168,8 @@ def _settled(  # noqa: PLR0911 - one answer for each way a fire time can stand
         return _without(row, previous, None, refused)
     if previous.outcome is not Outcome.RUNNING:
         return None
-    abandoned = replace(previous, abandoned=previous.abandoned + 1, finished_at=who.now)
+    # The row changes hands, so that its holder, should it live after all (somebody broke its lease), writes no more.
+    abandoned = replace(previous, abandoned=previous.abandoned + 1, finished_at=who.now, holder=who.holder)
     if job.on_abandoned == "hold":
         reason = f'its host {previous.host} died during attempt {previous.attempt}, and on_abandoned="hold"'
         final = replace(abandoned, outcome=Outcome.UNKNOWN, reason=reason)

@@ -77,7 +77,7 @@ def without_gone(
         record = None
         if _has_waited(row, text, mark, until - GONE):
             why = f"the schedule changed from {text} to {row.schedule}"
-            record = _left(row, text, mark, until, now, "changed", why, job.schedule)
+            record = _left(row, text, mark, now, now, "changed", why, job.schedule)
         if record is None:
             marks[text] = mark
         else:

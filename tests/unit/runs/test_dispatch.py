@@ -36,7 +36,7 @@ from runonce.errors import (
     StoreUnavailableError,
     TimeLimitExceeded,
 )
-from runonce.execution.options import MAX_ABANDONED
+from runonce.execution.options import MAX_ABANDONED, OnAbandoned
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.dispatch import Dispatcher, Started
 from runonce.runs.operate import pause, resume
@@ -44,6 +44,7 @@ from runonce.runs.recovery import recover
 from runonce.runs.result import Refusal, Result
 from runonce.runs.rows import Outcome
 from runonce.stores.memory import memory_stores
+from runonce.stores.protocols import Replace
 from runonce.testing import Workbench
 
 if TYPE_CHECKING:
@@ -590,6 +591,31 @@ def test_a_lost_lease_ends_a_run_that_looks() -> None:
     assert isinstance(result.error, LeaseLost)
     assert run_row(bench, job, T).outcome is Outcome.RUNNING
     assert [r.outcome for r in recovered(bench.dispatcher, bench.clock, 1)] == [Outcome.SUCCEEDED]
+
+
+@pytest.mark.parametrize("on_abandoned", ["hold", "rerun"])
+def test_a_run_that_was_told_dead_records_nothing_before_it_knows(on_abandoned: OnAbandoned) -> None:
+    """Its lease was broken, and somebody else found it dead: its own end, a moment later, changes that no more."""
+    gate = Gate()
+    job = nightly(gate, on_abandoned=on_abandoned)
+    bench = bench_of(job)
+    other = replica(bench)
+    running = InThread(lambda: bench.run(job, T))
+    assert gate.entered.wait(10)
+    key = bench.dispatcher.running[0].claim._keys[1]
+    if on_abandoned == "rerun":  # as many deaths as one run may have
+        row = bench.stores.runs.get("test", key)
+        assert row is not None
+        bench.stores.runs.commit(
+            "test", [Replace(key, {**row.values, "abandoned": MAX_ABANDONED - 1}, row.etag)]
+        )
+    bench.stores.leases.break_lease("test/nightly")
+    other.execute(job, T, by="request")
+    found = run_row(bench, job, T).outcome
+    gate.go_on.set()
+    assert running.result().outcome is Outcome.ABANDONED
+    assert found is (Outcome.UNKNOWN if on_abandoned == "hold" else Outcome.FAILED)
+    assert run_row(bench, job, T).outcome is found
 
 
 def test_a_lost_lease_cancels_an_async_run() -> None:

@@ -1,0 +1,278 @@
+"""A broker as its server sees it (locks, delays, duplicate detection, dead letters), and a host's way to it.
+
+It does what Service Bus documents of queues, of topics whose subscriptions forward to a queue, and of dead-letter
+queues; how it differs is in docs/tested.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from runonce.errors import TransportError
+from runonce.transports import copies
+from runonce.transports.protocols import Backlog, Dead, Delivery, Outgoing, Received
+from runonce.transports.settlement import Complete, DeadLetter, Reschedule
+from simulation.baton import simulator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from runonce.clock import Clock
+    from runonce.messages.definition import Handler
+    from runonce.transports.settlement import Settlement
+    from simulation.baton import Task
+    from simulation.wire import Wire
+
+LOCK = 30.0
+"""Seconds that a received message is kept from others."""
+MOST = 10
+"""Deliveries after which a message is put aside."""
+
+
+@dataclass(eq=False)
+class Held:
+    """A message in a queue."""
+
+    sent: Outgoing
+    number: int
+    enqueued_at: datetime
+    visible_at: float
+    deliveries: int = 0
+    receipt: int = 0
+    """Of its latest delivery; another one settles nothing."""
+    reason: str = ""
+    description: str = ""
+
+    def delivery(self) -> Delivery:
+        """As it is received now."""
+        sent = self.sent
+        return Delivery(
+            sent.body,
+            sent.message_id,
+            self.deliveries,
+            self.enqueued_at,
+            sent.correlation_id,
+            sent.properties,
+            sent.reschedules,
+            sent_as=sent.sent_as,
+            sequence=str(self.number),
+        )
+
+
+class Broker:
+    """The server: nothing here fails, and its clock is right."""
+
+    def __init__(self, clock: Clock, topics: Mapping[str, Sequence[str]], window: float) -> None:
+        self._clock = clock
+        self._topics = topics
+        self._window = window
+        """Seconds in which a message with an id that was seen is dropped."""
+        self._seen: dict[tuple[str, str], float] = {}
+        self._numbers = 0
+        self.awaited: dict[str, list[tuple[Task, int]]] = {}
+        """Who waits for a message, by queue."""
+        self.queues: dict[str, list[Held]] = {}
+        self.dead: dict[str, list[Held]] = {}
+
+    def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
+        """Take messages in; a topic gives one to each of its queues."""
+        for message in messages:
+            if self._is_new(entity, message.message_id):
+                for queue in self._topics.get(entity, (entity,)):
+                    self._put(queue, message)
+
+    def _is_new(self, entity: str, message_id: str) -> bool:
+        now, known = self._clock.elapsed(), (entity, message_id)
+        is_known = message_id and now - self._seen.get(known, float("-inf")) < self._window
+        if not is_known:
+            self._seen[known] = now
+        return not is_known
+
+    def _put(self, queue: str, message: Outgoing) -> None:
+        self._numbers += 1
+        delay = 0.0 if message.at is None else (message.at - self._clock.now()).total_seconds()
+        visible_at = self._clock.elapsed() + max(0.0, delay)
+        held = Held(message, self._numbers, self._clock.now(), visible_at)
+        self.queues.setdefault(queue, []).append(held)
+        if visible_at <= self._clock.elapsed():
+            simulator().wake(self.awaited.get(queue, []))
+
+    def receive(self, queue: str, count: int, *, dead: bool = False) -> list[tuple[Held, int, Delivery]]:
+        """Lock up to so many; one that was delivered too often is put aside instead."""
+        now, waiting = self._clock.elapsed(), (self.dead if dead else self.queues).get(queue, [])
+        found: list[tuple[Held, int, Delivery]] = []
+        for held in [held for held in waiting if held.visible_at <= now]:
+            if len(found) == count:
+                break
+            if held.deliveries >= MOST and not dead:
+                self._put_aside(queue, held, "MaxDeliveryCountExceeded", "")
+                continue
+            held.deliveries += 1
+            held.receipt += 1
+            held.visible_at = now + LOCK
+            found.append((held, held.receipt, held.delivery()))
+        return found
+
+    def settle(
+        self, queue: str, held: Held, receipt: int, why: tuple[str, str] | None = None, *, dead: bool = False
+    ) -> None:
+        """Remove a locked message, or put it aside; raises TransportError once its lock is lost."""
+        self._check(held, receipt)
+        if why is not None:
+            self._put_aside(queue, held, *why)
+        else:
+            (self.dead if dead else self.queues)[queue].remove(held)
+        held.receipt += 1
+
+    def renew(self, held: Held, receipt: int) -> bool:
+        """Lock it for another term; False once its lock is lost."""
+        try:
+            self._check(held, receipt)
+        except TransportError:
+            return False
+        held.visible_at = self._clock.elapsed() + LOCK
+        return True
+
+    def give_back(self, held: Held, receipt: int) -> None:
+        """Let it be received at once; raises as `settle`."""
+        self._check(held, receipt)
+        held.visible_at = self._clock.elapsed()
+        held.receipt += 1
+
+    def lose_locks(self) -> None:
+        """As after a failover."""
+        for held in (held for queue in (*self.queues.values(), *self.dead.values()) for held in queue):
+            if held.receipt and held.visible_at <= self._clock.elapsed() + LOCK:
+                held.receipt += 1
+                held.visible_at = min(held.visible_at, self._clock.elapsed())
+
+    def _check(self, held: Held, receipt: int) -> None:
+        if held.receipt != receipt or held.visible_at <= self._clock.elapsed():
+            raise TransportError("The lock was lost.")
+
+    def _put_aside(self, queue: str, held: Held, reason: str, description: str) -> None:
+        self.queues[queue].remove(held)
+        held.reason, held.description, held.visible_at = reason, description, self._clock.elapsed()
+        self.dead.setdefault(queue, []).append(held)
+
+
+class SimTransport:
+    """A host's transport."""
+
+    def __init__(self, broker: Broker, wire: Wire, clock: Clock, *, any_thread: bool) -> None:
+        self.broker = broker
+        self.wire = wire
+        self.clock = clock
+        self.any_thread = any_thread
+
+    def sender(self) -> SimLink:
+        return SimLink(self)
+
+    def inbox(self, handler: Handler) -> SimLink:
+        return SimLink(self, handler)
+
+    def dead_letters(self, handler: Handler) -> SimDeadLetters:
+        return SimDeadLetters(self, handler)
+
+    def backlog(self, handler: Handler) -> Backlog:
+        waiting, dead = (len(of.get(handler.queue, ())) for of in (self.broker.queues, self.broker.dead))
+        return Backlog(waiting, dead)
+
+
+class SimLink:
+    """A sender, or an inbox: it settles in the order of the real one's calls."""
+
+    def __init__(self, transport: SimTransport, handler: Handler | None = None) -> None:
+        self._transport = transport
+        self._broker = transport.broker
+        self._handler = handler
+        self._queue = "" if handler is None else handler.queue
+        self.any_thread = transport.any_thread
+
+    def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
+        self._call("send", lambda: self._broker.send(entity, messages))
+
+    def receive(self, count: int, wait: float) -> list[Received]:
+        found = self._call("receive", lambda: self._broker.receive(self._queue, count))
+        if not found:  # whoever waits goes on when something comes, and looks again
+            self._transport.wire.idle(self._broker.awaited.setdefault(self._queue, []), wait)
+        return [
+            Received(delivery, (held, receipt), self._renew_in(held)) for held, receipt, delivery in found
+        ]
+
+    def _renew_in(self, held: Held) -> float:
+        """By the host's clock, which may be wrong, as the real one."""
+        clock = self._transport.clock
+        ahead = (clock.now() - self._broker._clock.now()).total_seconds()
+        return min(60.0, max(0.5, (held.visible_at - clock.elapsed() - ahead) / 2))
+
+    def settle(self, received: Received, settlement: Settlement) -> None:
+        held, receipt = received.native
+        assert self._handler is not None  # noqa: S101 - an inbox has one
+        match settlement:
+            case Complete():
+                self._call("complete", lambda: self._broker.settle(self._queue, held, receipt))
+            case DeadLetter(reason, description):
+                why = (reason, description)
+                self._call("dead-letter", lambda: self._broker.settle(self._queue, held, receipt, why))
+            case Reschedule(delay):
+                self.send(self._queue, [copies.copy_of(self._handler, received.delivery, delay)])
+                self._call("complete", lambda: self._broker.settle(self._queue, held, receipt))
+
+    def renew(self, received: Received) -> Received | None:
+        held, receipt = received.native
+        is_ours = self._call("renew message", lambda: self._broker.renew(held, receipt))
+        return Received(received.delivery, received.native, self._renew_in(held)) if is_ours else None
+
+    def give_back(self, received: Received) -> None:
+        self._call("give back", lambda: self._broker.give_back(*received.native))
+
+    def close(self) -> None:
+        pass
+
+    def _call(self, name: str, carry_out: Callable[[], Any]) -> Any:
+        return self._transport.wire.call(name, carry_out, error=TransportError)
+
+
+class SimDeadLetters:
+    """A handler's dead letters."""
+
+    def __init__(self, transport: SimTransport, handler: Handler) -> None:
+        self._wire = transport.wire
+        self._broker = transport.broker
+        self._queue = handler.queue
+
+    def peek(self, limit: int) -> list[Dead]:
+        def found() -> list[Dead]:
+            return [
+                self._dead(held, 0, held.delivery())
+                for held in self._broker.dead.get(self._queue, [])[:limit]
+            ]
+
+        return list(self._wire.call("peek", found, error=TransportError))
+
+    def take(self, limit: int) -> list[Dead]:
+        taken = self._wire.call(
+            "take", lambda: self._broker.receive(self._queue, limit, dead=True), error=TransportError
+        )
+        return [self._dead(*one) for one in taken]
+
+    @staticmethod
+    def _dead(held: Held, receipt: int, delivery: Delivery) -> Dead:
+        return Dead(delivery, held.reason, held.description, None, (held, receipt), str(held.number))
+
+    def remove(self, dead: Dead) -> None:
+        held, receipt = dead.native
+        self._wire.call(
+            "remove",
+            lambda: self._broker.settle(self._queue, held, receipt, dead=True),
+            error=TransportError,
+        )
+
+    def put_back(self, dead: Dead) -> None:
+        self._wire.call("put back", lambda: self._broker.give_back(*dead.native), error=TransportError)
+
+    def close(self) -> None:
+        pass
