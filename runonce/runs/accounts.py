@@ -74,7 +74,7 @@ class JobAudit:
     since: datetime
     """From when on there was something to account for, within the span."""
     expected: int
-    """Fire times that the schedule named from then on, up to now less the patience that a tick is given."""
+    """Fire times that the schedule named from then on; the latest, of which a tick may still come, if they began."""
     counts: Mapping[What, int]
     """How many are what. A late or retried one is counted beside its outcome too."""
     other: int
@@ -141,7 +141,8 @@ def account_for(
         for first, last, kind in run.skips
     ]
     patience = grace + LATE + timedelta(seconds=0 if job is None else job.jitter)
-    expected = set(_expected(job, row, since, now - patience))
+    named = set(_expected(job, row, since, now))  # of the latest those count that have a record already
+    expected = {t for t in named if t <= now - patience or t in of_schedule}
     counts: Counter[What] = Counter()
     findings: list[Finding] = []
     for fire_time in sorted(expected, reverse=True):

@@ -157,6 +157,20 @@ def test_a_changed_schedule_accounts_for_its_own_fire_times() -> None:
     assert (audited.expected, audited.counts["done"]) == (4, 4)
 
 
+def test_the_latest_fire_time_counts_as_soon_as_it_has_run() -> None:
+    """Seconds old, it is done and no run by hand; one that has not begun yet is owed by nobody."""
+    job = hourly()
+    bench = Workbench(job)
+    later(bench, at(0, 30))
+    recover(bench.dispatcher)
+    tick(bench, job, 1)
+    (audited,) = audit_since(bench.dispatcher, at(0), "hourly")
+    assert (audited.expected, audited.counts["done"], audited.other) == (1, 1, 0)
+    later(bench, at(2, 0, 30))
+    (audited,) = audit_since(bench.dispatcher, at(0), "hourly")
+    assert (audited.expected, audited.owed) == (1, 0)
+
+
 def test_a_job_that_left_the_code_is_told_by_storage_alone() -> None:
     """Its past is judged by the schedule on its row; what it would have run since is nobody's debt."""
     job = hourly()
