@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from runonce import Message, PermanentError, handler
+from runonce import Message, PermanentError, Run, handler, scheduled
 from runonce.testing import Complete, DeadLetter, Reschedule, Sent, Workbench
 
 
@@ -91,3 +91,19 @@ def test_benches_leave_no_threads_behind() -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
     assert set(threading.enumerate()) <= before
+
+
+def test_a_bench_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of a job pings no check and calls no on_failure, whatever the job and the environment say."""
+    told: list[object] = []
+    monkeypatch.setenv("RUNONCE_NOTIFY_URL", "http://127.0.0.1:9/hook")
+    monkeypatch.setenv("RUNONCE_TELEMETRY", "otlp")
+    monkeypatch.setattr("runonce.notify.set_up.listen", lambda *_: told.append("notify"))
+    monkeypatch.setattr("runonce.telemetry.set_up.listen", lambda *_: told.append("telemetry"))
+
+    @scheduled("0 0 3 * * *", ping_url="http://127.0.0.1:9/ping", on_failure=told.append)
+    def failing(_: Run) -> None:
+        raise PermanentError("no")
+
+    assert Workbench(failing).run(failing, at="2026-01-01T03:00:00Z").outcome == "failed"
+    assert told == []

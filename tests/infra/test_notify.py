@@ -1,0 +1,50 @@
+"""Where the webhook's address is kept: in a Key Vault, read by the hosts' own identities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.infrastructure import Infrastructure, environment_of, settings_of, with_jobs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "https://shop.vault.azure.net/secrets/notify"
+NAME = "RUNONCE_NOTIFY_URL"
+
+
+@pytest.fixture
+def infra(tmp_path: Path) -> Infrastructure:
+    """Templates with a job and a handler of every kind."""
+    return with_jobs(tmp_path)
+
+
+def test_nobody_is_told_unless_asked_for(infra: Infrastructure) -> None:
+    """Without the parameter neither host has the setting, nor a secret."""
+    assert NAME not in settings_of(infra.main("both"))
+    for job in infra.jobs().of("Microsoft.App/jobs"):
+        assert NAME not in environment_of(job)
+        assert job.properties["configuration"]["secrets"] == []
+
+
+def test_functions_reads_the_vault_with_its_identity(infra: Infrastructure) -> None:
+    """The setting is a reference, and the app says which of its identities reads it."""
+    made = infra.main("functions", notifyUrlSecret=SECRET)
+    assert settings_of(made)[NAME] == f"@Microsoft.KeyVault(SecretUri={SECRET})"
+    site = made.one("Microsoft.Web/sites")
+    (identity,) = site.body["identity"]["userAssignedIdentities"]
+    assert site.properties["keyVaultReferenceIdentity"] == identity
+
+
+def test_each_container_apps_job_reads_the_vault_with_the_jobs_identity(infra: Infrastructure) -> None:
+    """A job, a handler and recovery: a secret by its address, and a variable that names the secret."""
+    jobs = infra.jobs(notifyUrlSecret=SECRET).of("Microsoft.App/jobs")
+    assert len(jobs) > 3
+    for job in jobs:
+        (secret,) = job.properties["configuration"]["secrets"]
+        assert (secret["keyVaultUrl"], "value" in secret) == (SECRET, False)
+        assert secret["identity"] in job.body["identity"]["userAssignedIdentities"]
+        (container,) = job.properties["template"]["containers"]
+        assert {"name": NAME, "secretRef": secret["name"]} in container["env"]
