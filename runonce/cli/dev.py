@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,6 +136,7 @@ def _service_bus(context: Context, started: contextlib.ExitStack) -> dict[str, s
     return {"RUNONCE_SERVICEBUS": broker.connection_string, "RUNONCE_QUEUE_NAMES": "plain"}
 
 
+@cache
 def _stand_in(name: str) -> Any:
     """The launcher of azurite/ or servicebus/, of this package or of the checkout."""
     root = PACKED if PACKED.is_dir() else CHECKOUT

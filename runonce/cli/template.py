@@ -19,6 +19,16 @@ STATE = ".runonce.json"
 HOSTS = ("functions", "container-apps", "local")
 OURS = ("EXCHANGE_RATES_URL",)
 """Settings of this repository's jobs."""
+SERVICES = {"functions": "functions", "container-apps": "jobs"}
+"""The service of azure.yaml that each host is."""
+DEFAULTS = {
+    "infra/main.parameters.json": ("${HOSTING_PATH=functions}", "${HOSTING_PATH=jobs}"),
+    "infra/main.bicep": ("param hostingPath string = 'functions'", "param hostingPath string = 'jobs'"),
+    "infra/hooks/check.py": ('.strip() or "functions"', '.strip() or "jobs"'),
+    ".github/workflows/azure-dev.yml": ("vars.HOSTING_PATH || 'functions'", "vars.HOSTING_PATH || 'jobs'"),
+}
+"""Where a repository for both hosts says which one it is deployed to unless told otherwise, and what a project for
+Container Apps alone says."""
 MOVED = {"workflows/ci.yml": ".github/workflows/ci.yml"}
 YOURS = ("jobs/", "tests/", "README.md")
 """Yours from the first moment: `upgrade` leaves them alone."""
@@ -60,7 +70,7 @@ def project_files(name: str, only: str | None) -> dict[str, str]:
     for path, text in _read(folder / "template", folder / "template").items():
         if path != "files.txt" and ("azure" in wanted or path not in MOVED):
             found[MOVED.get(path, path)] = text
-    return {path: _theirs(path, text, name) for path, text in sorted(found.items())}
+    return {path: _theirs(path, text, name, only) for path, text in sorted(found.items())}
 
 
 def _read(folder: Path, start: Path) -> dict[str, str]:
@@ -72,7 +82,7 @@ def _read(folder: Path, start: Path) -> dict[str, str]:
     }
 
 
-def _theirs(path: str, text: str, name: str) -> str:
+def _theirs(path: str, text: str, name: str, only: str | None) -> str:
     """A file of this repository without what only this repository has."""
     lines = text.splitlines(keepends=True)
     if path in (".funcignore", ".dockerignore"):
@@ -81,6 +91,14 @@ def _theirs(path: str, text: str, name: str) -> str:
         lines = [line for line in lines if not any(setting in line for setting in OURS)]
     if path == "azure.yaml":
         lines = [f"name: {name}\n" if line.startswith("name: ") else line for line in lines]
+        if only in SERVICES:
+            other = re.compile(
+                rf"^  {next(SERVICES[host] for host in SERVICES if host != only)}:\n(?:    .*\n)+",
+                re.MULTILINE,
+            )
+            return other.sub("", "".join(lines))
+    if only == "container-apps" and path in DEFAULTS:
+        return DEFAULTS[path][1].join("".join(lines).split(DEFAULTS[path][0]))
     if path == "requirements.txt":
         lines.append(f"runonce=={installed()}\n")
     return "".join(lines)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 import pytest
+import yaml
 
 from tests.support.environments import run
+from tests.support.infrastructure import Infrastructure
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
@@ -81,3 +84,105 @@ def test_from_init_to_the_first_run(environ: dict[str, str], tmp_path: Path) -> 
         host.kill()
         host.wait()
     assert "succeeded" in run(*runonce, "history", "heartbeat", env=environ, cwd=project)
+
+
+def test_the_package_brings_the_emulator_and_keeps_its_own_folder_clean(
+    unpacked: Path, tmp_path: Path
+) -> None:
+    """`runonce dev` of an installed package installs Azurite beside no Python package, and runs a project on it."""
+    before = {path for path in unpacked.rglob("*") if path.is_file()}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RUNONCE_")}
+    environ = {**clean, "PYTHONPATH": str(unpacked), "PYTHONDONTWRITEBYTECODE": "1"}
+    environ |= {"XDG_CONFIG_HOME": str(tmp_path / "home"), "LOCALAPPDATA": str(tmp_path / "home")}
+    runonce = [sys.executable, "-m", "runonce"]
+    run(*runonce, "init", "--only", "local", "shop", env=environ, cwd=tmp_path)
+    command = [*runonce, "dev"]
+    with subprocess.Popen(
+        command, cwd=tmp_path / "shop", env=environ, stderr=subprocess.PIPE, text=True
+    ) as dev:
+        try:
+            assert dev.stderr is not None
+            said = []
+            while not said or "Ctrl-C stops it" not in said[-1]:
+                said.append(dev.stderr.readline())
+                assert said[-1], "".join(said)
+            assert "installing the emulator" in said[1]
+            dev.send_signal(signal.SIGINT)
+            dev.communicate(timeout=60)
+            assert dev.returncode == 0
+        finally:
+            dev.kill()
+    assert {path for path in unpacked.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("only", "services", "missing"),
+    [
+        ("functions", {"functions"}, {"Dockerfile", ".dockerignore"}),
+        ("container-apps", {"jobs"}, {"function_app.py", "host.json", ".funcignore"}),
+        ("local", set(), {"azure.yaml", "infra", "Dockerfile", "function_app.py", ".github"}),
+        (None, {"functions", "jobs"}, set()),
+    ],
+)
+def test_a_project_for_one_host_is_whole(
+    environ: dict[str, str], tmp_path: Path, only: str | None, services: set[str], missing: set[str]
+) -> None:
+    """Its tests pass, azure.yaml names what is there, and the check before provisioning finds nothing."""
+    runonce = [sys.executable, "-m", "runonce"]
+    run(*runonce, "init", *([] if only is None else ["--only", only]), "shop", env=environ, cwd=tmp_path)
+    project = tmp_path / "shop"
+    assert not [name for name in missing if (project / name).exists()]
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", env=environ, cwd=project)
+    assert "0 of " in run(*runonce, "upgrade", env=environ, cwd=project)
+    if only == "local":
+        return
+    azure = yaml.safe_load((project / "azure.yaml").read_text(encoding="utf-8"))
+    assert (azure["name"], set(azure["services"])) == ("shop", services)
+    named = [service["docker"]["path"] for service in azure["services"].values() if "docker" in service]
+    named += [
+        f"infra/{service['module']}.bicep" for service in azure["services"].values() if "module" in service
+    ]
+    named += [how["run"].split()[-1] for hook in azure["hooks"].values() for how in hook.values()]
+    assert all((project / path).is_file() for path in named)
+    clean = {name: value for name, value in environ.items() if name != "RUNONCE_NAMESPACE"}
+    run(sys.executable, "infra/hooks/check.py", env={**clean, "AZURE_ENV_NAME": "shop-test"}, cwd=project)
+
+
+def test_the_templates_of_a_project_make_what_its_jobs_need(environ: dict[str, str], tmp_path: Path) -> None:
+    """Worked out offline, they make a queue and a job for the handler, and a job for the schedule."""
+    run(sys.executable, "-m", "runonce", "init", "shop", env=environ, cwd=tmp_path)
+    infra = Infrastructure(tmp_path / "shop" / "infra")
+    queues = [one.name for one in infra.main("both").of("Microsoft.ServiceBus/namespaces/queues")]
+    assert [name.rpartition("/")[2] for name in queues] == ["greetings"]
+    assert {job.name for job in infra.jobs().of("Microsoft.App/jobs")} == {
+        "caj-greet",
+        "caj-heartbeat",
+        "caj-runonce-recovery",
+    }
+    if checker := os.environ.get("BICEP_CHECK"):  # one that reads all of the language, where there is one
+        run(sys.executable, checker, *sorted((tmp_path / "shop" / "infra").rglob("*.bicep")))
+
+
+def test_two_projects_on_one_emulator_see_nothing_of_each_other(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Rows, messages and requests are each one's own, though all is called the same and nothing was set."""
+    runonce = [sys.executable, "-m", "runonce"]
+    shared = {name: value for name, value in environ.items() if name != "RUNONCE_NAMESPACE"}
+    here, there = tmp_path / "one" / "shop", tmp_path / "two" / "shop"
+    for project in (here, there):
+        run(*runonce, "init", "--only", "local", project, env=shared, cwd=tmp_path)
+
+    def told(project: Path, *args: str) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(run(*runonce, *args, "--json", env=shared, cwd=project))
+        return answer
+
+    run(*runonce, "enqueue", "greet", "--json", '{"name": "Ada"}', env=shared, cwd=here)
+    run(*runonce, "run", "heartbeat", "--at", "2026-01-01T12:00:00Z", env=shared, cwd=here)
+    run(*runonce, "run", "heartbeat", "--at", "2026-01-01T12:01:00Z", "--ask", env=shared, cwd=here)
+    assert told(there, "work", "greet", "--max-wait", "1")["handled"] == 0
+    assert told(there, "recover", "--work")["worked"] == []
+    assert told(there, "history", "heartbeat")["runs"] == []
+    assert told(here, "work", "greet", "--max-wait", "1")["handled"] == 1
+    assert len(told(here, "recover", "--work")["worked"]) == 1
+    assert len(told(here, "history", "heartbeat")["runs"]) == 2

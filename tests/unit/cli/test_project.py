@@ -54,6 +54,16 @@ def test_a_project_has_what_its_hosts_need(
     assert not any(setting in text for setting in template.OURS)
 
 
+def test_a_project_for_container_apps_says_so_wherever_it_is_asked(cli: CommandLine, tmp_path: Path) -> None:
+    """Each default of the repository's files that names Functions is there, and names jobs in such a project."""
+    assert cli("init", "shop", "--only", "container-apps").exit_code == 0
+    for path, (ours, theirs) in template.DEFAULTS.items():
+        assert ours in (template.root() / path).read_text(encoding="utf-8")
+        text = (tmp_path / "shop" / path).read_text(encoding="utf-8")
+        assert ours not in text
+        assert theirs in text
+
+
 def test_nothing_is_overwritten(cli: CommandLine, tmp_path: Path) -> None:
     """One file with another content, and the command names it, ends with 5 and writes nothing."""
     (tmp_path / "shop").mkdir()
