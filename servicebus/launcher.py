@@ -41,7 +41,7 @@ __all__ = [
 HINT = (
     "The local Service Bus broker needs Qpid Proton, which is built from source: install a C compiler"
     " (Debian, Ubuntu: apt-get install gcc libc6-dev python3-dev; macOS: xcode-select --install), then run"
-    " pip install -r servicebus/requirements.txt"
+    " pip install python-qpid-proton==0.40.0"
 )
 _ROOT = Path(__file__).resolve().parent.parent
 _AMQP = b"AMQP\x03\x01\x00\x00"  # the protocol header that opens SASL, which any broker answers in kind

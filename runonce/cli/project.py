@@ -57,7 +57,7 @@ def init(
     typer.echo(f"{len(files)} files in {folder.resolve()}. Next, there:")
     typer.echo("  python -m pytest        its tests, in memory")
     typer.echo("  runonce list            what there is")
-    typer.echo("  runonce serve           with RUNONCE_STORAGE=UseDevelopmentStorage=true and Azurite")
+    typer.echo("  runonce dev             run it here, with an emulator")
 
 
 def _manifest(folder: Path) -> str:
