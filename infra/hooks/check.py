@@ -129,9 +129,6 @@ def packed() -> list[str]:
         ".funcignore": _kept(".funcignore", "!/", "/") & _kept(".funcignore", "!/", "/**"),
         ".dockerignore": _kept(".dockerignore", "!", ""),
     }
-    for file in (".funcignore", ".dockerignore"):
-        if not (ROOT / file).exists():  # a project for one host has that host's alone
-            del lists[file]
     everything = set().union(*lists.values())
     unequal = [
         f"{file} does not name the package {name}, which {' and '.join(others)} names: add it (docs/deploy.md, "

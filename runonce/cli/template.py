@@ -89,6 +89,9 @@ def _theirs(path: str, text: str, name: str, only: str | None) -> str:
         lines = [line for line in lines if not re.match(r"!/?runonce", line)]  # it is a package there
     if path in ("infra/main.parameters.json", ".github/workflows/azure-dev.yml"):
         lines = [line for line in lines if not any(setting in line for setting in OURS)]
+    if only in SERVICES and path == "infra/hooks/check.py":
+        other = ".dockerignore" if only == "functions" else ".funcignore"
+        lines = [line for line in lines if f'"{other}": ' not in line]
     if path == "azure.yaml":
         lines = [f"name: {name}\n" if line.startswith("name: ") else line for line in lines]
         if only in SERVICES:

@@ -27,7 +27,8 @@ JOBS = [block for block in blocks("README.md") if block.file]
 COMMANDS = [
     words
     for program, words in commands("README.md")
-    if program == "runonce" and words.partition(" ")[0] not in ("init", "dev")  # tests/package carries these out
+    if program == "runonce"
+    and words.partition(" ")[0] not in ("init", "dev")  # tests/package carries these out
 ]
 PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
 
