@@ -8,11 +8,13 @@ from runonce.testing import Complete, Workbench
 MINUTE = "2026-01-01T12:00:00Z"
 
 
-def test_a_minute_is_recorded_once() -> None:
-    """A second host at the same fire time has nothing to do."""
+def test_each_minute_is_kept_once() -> None:
+    """A second host at the same fire time has nothing to do; the next minute has."""
     bench = Workbench(heartbeat)
     assert bench.run(heartbeat, at=MINUTE).outcome == "succeeded"
     assert bench.run(heartbeat, at=MINUTE).outcome == "skipped"
+    assert bench.run(heartbeat, at="2026-01-01T12:01:00Z").outcome == "succeeded"
+    assert bench.blobs() == {"heartbeat.txt": b"2026-01-01T12:01:00+00:00"}
 
 
 def test_a_message_that_comes_twice_greets_once() -> None:
