@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from runonce.cli import exits, logs, output, times
+from runonce.cli import exits, live, logs, output, times
 from runonce.cli.app import EXECUTE, JobName, Json, command, read_at
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
@@ -67,14 +67,18 @@ def backfill(
     logs.set_up(verbose=context.verbose, level=logging.INFO)
     dispatcher = context.runtime.dispatcher
 
+    results: list[Result] = []
+
     def work() -> list[Result]:
-        results = []
         for number, result in enumerate(run_all(dispatcher, found, left, params), 1):
             output.note(f"{number} of {len(left)}: {told(result)}")
             results.append(result)
         return results
 
-    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+    with (
+        contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(),
+        live.in_hand(context, lambda: f"{len(results)} of {len(left)} fire times"),
+    ):
         ended = in_foreground(dispatcher, work)
     codes = {exits.of_result(result) for result in ended.value} - {Exit.DONE, Exit.NOTHING_RAN}
     code = int(min(codes, default=Exit.DONE))

@@ -7,12 +7,14 @@ import logging
 import os
 import sys
 import time
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from runonce.watched import choice
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
 FORMS = ("text", "json")
@@ -48,6 +50,25 @@ class _Json(logging.Formatter):
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
         return json.dumps(found, ensure_ascii=False, default=str)
+
+
+def is_json() -> bool:
+    """Whether lines are JSON."""
+    return any(
+        isinstance(h.formatter, _Json) for h in logging.getLogger().handlers if isinstance(h, _Handler)
+    )
+
+
+@contextmanager
+def to_current_stderr() -> Iterator[None]:
+    """Write to what sys.stderr is just now, for as long as the block runs."""
+    ours = [h for h in logging.getLogger().handlers if isinstance(h, _Handler)]
+    before = [h.setStream(sys.stderr) for h in ours]
+    try:
+        yield
+    finally:
+        for handler, stream in zip(ours, before, strict=True):
+            handler.setStream(stream or handler.stream)
 
 
 def set_up(*, verbose: bool, level: int = logging.WARNING) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runonce.cli import exits, logs, output, times
+from runonce.cli import exits, live, logs, output, times
 from runonce.cli.app import EXECUTE, JobName, Json, command
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
@@ -93,7 +93,10 @@ def run_here(context: Context, job: ScheduledJob, fire_time: datetime, *, params
         return dispatcher.execute(job, fire_time, by="hand", params=params)
 
     started = context.runtime.clock.elapsed()
-    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+    with (
+        contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(),
+        live.in_hand(context),
+    ):
         ended = in_foreground(dispatcher, work)
     result, seconds = ended.value, context.runtime.clock.elapsed() - started
     code = int(exits.of_result(result))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runonce.cli import logs, output, times
+from runonce.cli import live, logs, output, times
 from runonce.cli.app import EXECUTE, HandlerName, Json, command
 from runonce.cli.context import Context, where
 from runonce.cli.exits import Exit
@@ -54,7 +54,10 @@ def work(
     check_transport(runtime.settings, found)
     check_deployed(context, handler, as_json=as_json)
     logs.set_up(verbose=context.verbose, level=logging.INFO)
-    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+    with (
+        contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(),
+        live.in_hand(context),
+    ):
         ended = in_foreground(runtime.dispatcher, lambda: consume(runtime, found, max_messages, max_wait))
     code = ended.interrupted or int(Exit.DONE)
     if as_json:
@@ -92,9 +95,21 @@ def serve(ctx: typer.Context) -> None:
 
         consumers = [Consumer(runtime.deliverer, runtime.transport, handler) for handler in served]
     host = LocalHost(runtime.dispatcher, consumers)
-    with _dashboard(context):
+    with _dashboard(context), live.in_hand(context, lambda: _coming(context)):
         code = host.serve(lambda: typer.echo("Ctrl-C stops it.", err=True))
     raise typer.Exit(code)
+
+
+def _coming(context: Context) -> str:
+    """What fires next here."""
+    now = context.runtime.clock.now()
+    upcoming = [
+        (at, name) for name, job in context.runtime.found.jobs.items() if (at := job.schedule.next(now))
+    ]
+    if not upcoming:
+        return ""
+    at, name = min(upcoming)
+    return f"next: {name} at {times.to_utc(at)}, {times.from_now(at, now)}"
 
 
 @contextlib.contextmanager
