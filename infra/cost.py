@@ -26,8 +26,8 @@ HOURS = DAYS * 24
 
 POLLS_A_MINUTE = 30  # the Functions host looks at the internal queue every 2 s while an instance is awake
 LEASES_A_MINUTE = 8  # and renews the lease of its timer every 7.5 s
-RECOVERY_CALLS = {"functions": (1, 0), "jobs": (1, 2)}
-"""Calls of an idle recovery tick: to tables, and to queues."""
+RECOVERY_CALLS = {"functions": (2, 0), "jobs": (2, 2)}
+"""Calls of an idle recovery tick, its sign of life included: to tables, and to queues."""
 RUN_TABLE_CALLS, RUN_BLOB_CALLS, RENEWALS_A_MINUTE = 3, 2, 3
 EXECUTION_TABLE_CALLS = {"functions": 0, "jobs": 1}
 """To see which deployment is the newest, before it does anything."""

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from runonce.errors import ConflictError, StoreError
 from runonce.stores.columns import compact, from_text, to_text
-from runonce.stores.protocols import Delete, Insert, Replace
+from runonce.stores.protocols import ANY, Delete, Insert, Replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -90,10 +90,10 @@ def _host(row: Row) -> Host:
 class OwnRow:
     """A row that one process writes again and again, and that others take away when they miss that one."""
 
-    def __init__(self, registry: Registry, key: str) -> None:
+    def __init__(self, registry: Registry, key: str, etag: str | None = None) -> None:
         self._table, self._partition = registry.table, partition(registry.namespace)
         self.key = key
-        self._etag: str | None = None
+        self._etag = etag
 
     def write(self, values: Mapping[str, Value]) -> bool:
         """Write it, mostly in one call; False where that has to be done once more.
@@ -141,7 +141,8 @@ class Presence:
         name: str = "",
     ) -> None:
         self._name = name or registry.host
-        self._row = OwnRow(registry, row_key(FIRST, self._name))
+        before = ANY if kind == "tick" else None  # the row of the tick before is mostly there
+        self._row = OwnRow(registry, row_key(FIRST, self._name), before)
         self._about: dict[str, Value] = {
             "name": self._name,
             "kind": kind,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from runonce.errors import ConflictError
 from runonce.stores.protocols import (
+    ANY,
     BlobItem,
     Delete,
     Insert,
@@ -169,7 +170,7 @@ def _check(row: Row | None, write: Write, index: int) -> None:
     if isinstance(write, Insert):
         if row is not None:
             raise ConflictError(f"Row {write.key} exists.", index=index, exists=True)
-    elif row is None or row.etag != write.etag:
+    elif row is None or write.etag not in (ANY, row.etag):
         raise ConflictError(f"Row {write.key} changed or is gone.", index=index)
 
 

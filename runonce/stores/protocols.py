@@ -79,6 +79,10 @@ class Insert:
     values: Mapping[str, Value]
 
 
+ANY = "*"
+"""The ETag that every row has: for a write that only wants the row to exist."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replace:
     """Write a row, all columns, if it is still as it was when `etag` was read."""

@@ -69,7 +69,7 @@ def on_a_terminal(*arguments: str, environ: dict[str, str]) -> str:
 def test_a_terminal_shows_what_runs_and_how_far_it_is(environ: dict[str, str]) -> None:
     """Job, fire time, attempt and items done, drawn anew, with the log lines above it."""
     seen = on_a_terminal("run", "slow", environ=environ)
-    assert re.search(r"slow +\S+ \S+ +1 +\d+ s +[1-5]0 invoices", seen)
+    assert re.search(r"slow +2026\S+ +1 +\d+ s +[1-5]0 invoices", seen)
     assert seen.count("a batch of 10") == 6
     assert "slow" in seen.splitlines()[-1]
 

@@ -39,7 +39,7 @@ def nightly(run: Run) -> None:
 def test_an_idle_recovery_execution_costs_what_is_written(
     settings: Settings, azure: Stores, calls: Calls, tmp_path: Path, deployment: str
 ) -> None:
-    """With nothing unfinished a recovery execution makes three calls, and the page counts them so."""
+    """With nothing unfinished a recovery execution makes four calls, and the page counts them so."""
     (tmp_path / "job.py").write_text(JOB)
     environ = {
         "RUNONCE_STORAGE": settings.storage.connection_string or "",
