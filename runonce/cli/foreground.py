@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from runonce.cli import output
 from runonce.errors import HostStopping
+from runonce.execution import hooks
 from runonce.execution.threads import start_thread
 from runonce.hosts.local import RELEASE
 from runonce.hosts.signals import end_process, heard
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from runonce.runs.dispatch import Dispatcher
 
 T = TypeVar("T")
+
+HEARD = 1.0
+"""Seconds for hooks to hear of what was done before the command says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ def in_foreground(dispatcher: Dispatcher, work: Callable[[], T]) -> Ended[T]:
             releasing.set()
             start_thread(release, "runonce-release").join(None if len(received) == 1 else RELEASE)
             end_process(128 + received[0])
+    hooks.drain(HEARD)  # so that what they print is not taken for a part of the command's answer
     if raised:
         raise raised[0]
     return Ended(returned[0], 128 + received[0] if received else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -40,6 +41,7 @@ JOBS = """
             raise SystemExit("a broken hook")
 
         def note(self, text: str) -> None:
+            print(text)
             with (HERE / "notes").open("a") as file:
                 file.write(text + "\\n")
 
@@ -105,6 +107,13 @@ def test_a_command_tells_before_it_ends(environ: dict[str, str], server: Listene
     assert SECRET not in done.stdout + done.stderr
     run(environ, "run", "bad", "--at", "2026-01-04T03:00:00Z")
     assert [path for path in server.paths if path.startswith("/hook")] == [f"/hook/{SECRET}"], "one incident"
+
+
+def test_what_a_hook_prints_is_no_part_of_the_answer(environ: dict[str, str]) -> None:
+    """With --json standard output has one document, and what hooks print goes where the job's own prints go."""
+    done = run(environ, "run", "good", "--at", AT, "--json")
+    assert json.loads(done.stdout)["outcome"] == "succeeded"
+    assert "after good: succeeded" in done.stderr
 
 
 def test_a_server_that_hangs_changes_no_exit_code(environ: dict[str, str], server: Listener) -> None:
