@@ -7,26 +7,22 @@ queues; how it differs is in docs/tested.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runonce.errors import TransportError
 from runonce.transports import copies
 from runonce.transports.protocols import Backlog, Dead, Delivery, Outgoing, Received
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
-from simulation.baton import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from runonce.clock import Clock
+    from runonce.errors import RunonceError
     from runonce.messages.definition import Handler
     from runonce.transports.settlement import Settlement
-    from simulation.baton import Task
-    from simulation.wire import Wire
 
-LOCK = 30.0
-"""Seconds that a received message is kept from others."""
 MOST = 10
 """Deliveries after which a message is put aside."""
 
@@ -64,15 +60,25 @@ class Held:
 class Broker:
     """The server: nothing here fails, and its clock is right."""
 
-    def __init__(self, clock: Clock, topics: Mapping[str, Sequence[str]], window: float) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Clock,
+        topics: Mapping[str, Sequence[str]],
+        window: float,
+        *,
+        lock: float = 30.0,
+        arrived: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.clock = clock
+        self._lock = lock
+        """Seconds that a received message is kept from others."""
+        self._arrived = arrived
+        """Told of each queue to which something has come."""
         self._topics = topics
         self._window = window
         """Seconds in which a message with an id that was seen is dropped."""
         self._seen: dict[tuple[str, str], float] = {}
         self._numbers = 0
-        self.awaited: dict[str, list[tuple[Task, int]]] = {}
-        """Who waits for a message, by queue."""
         self.queues: dict[str, list[Held]] = {}
         self.dead: dict[str, list[Held]] = {}
 
@@ -84,7 +90,7 @@ class Broker:
                     self._put(queue, message)
 
     def _is_new(self, entity: str, message_id: str) -> bool:
-        now, known = self._clock.elapsed(), (entity, message_id)
+        now, known = self.clock.elapsed(), (entity, message_id)
         is_known = message_id and now - self._seen.get(known, float("-inf")) < self._window
         if not is_known:
             self._seen[known] = now
@@ -92,16 +98,16 @@ class Broker:
 
     def _put(self, queue: str, message: Outgoing) -> None:
         self._numbers += 1
-        delay = 0.0 if message.at is None else (message.at - self._clock.now()).total_seconds()
-        visible_at = self._clock.elapsed() + max(0.0, delay)
-        held = Held(message, self._numbers, self._clock.now(), visible_at)
+        delay = 0.0 if message.at is None else (message.at - self.clock.now()).total_seconds()
+        visible_at = self.clock.elapsed() + max(0.0, delay)
+        held = Held(message, self._numbers, self.clock.now(), visible_at)
         self.queues.setdefault(queue, []).append(held)
-        if visible_at <= self._clock.elapsed():
-            simulator().wake(self.awaited.get(queue, []))
+        if visible_at <= self.clock.elapsed():
+            self._arrived(queue)
 
     def receive(self, queue: str, count: int, *, dead: bool = False) -> list[tuple[Held, int, Delivery]]:
         """Lock up to so many; one that was delivered too often is put aside instead."""
-        now, waiting = self._clock.elapsed(), (self.dead if dead else self.queues).get(queue, [])
+        now, waiting = self.clock.elapsed(), (self.dead if dead else self.queues).get(queue, [])
         found: list[tuple[Held, int, Delivery]] = []
         for held in [held for held in waiting if held.visible_at <= now]:
             if len(found) == count:
@@ -111,7 +117,7 @@ class Broker:
                 continue
             held.deliveries += 1
             held.receipt += 1
-            held.visible_at = now + LOCK
+            held.visible_at = now + self._lock
             found.append((held, held.receipt, held.delivery()))
         return found
 
@@ -132,36 +138,48 @@ class Broker:
             self._check(held, receipt)
         except TransportError:
             return False
-        held.visible_at = self._clock.elapsed() + LOCK
+        held.visible_at = self.clock.elapsed() + self._lock
         return True
 
     def give_back(self, held: Held, receipt: int) -> None:
         """Let it be received at once; raises as `settle`."""
         self._check(held, receipt)
-        held.visible_at = self._clock.elapsed()
+        held.visible_at = self.clock.elapsed()
         held.receipt += 1
 
     def lose_locks(self) -> None:
         """As after a failover."""
         for held in (held for queue in (*self.queues.values(), *self.dead.values()) for held in queue):
-            if held.receipt and held.visible_at <= self._clock.elapsed() + LOCK:
+            if held.receipt and held.visible_at <= self.clock.elapsed() + self._lock:
                 held.receipt += 1
-                held.visible_at = min(held.visible_at, self._clock.elapsed())
+                held.visible_at = min(held.visible_at, self.clock.elapsed())
 
     def _check(self, held: Held, receipt: int) -> None:
-        if held.receipt != receipt or held.visible_at <= self._clock.elapsed():
+        if held.receipt != receipt or held.visible_at <= self.clock.elapsed():
             raise TransportError("The lock was lost.")
 
     def _put_aside(self, queue: str, held: Held, reason: str, description: str) -> None:
         self.queues[queue].remove(held)
-        held.reason, held.description, held.visible_at = reason, description, self._clock.elapsed()
+        held.reason, held.description, held.visible_at = reason, description, self.clock.elapsed()
         self.dead.setdefault(queue, []).append(held)
+
+
+class Way(Protocol):
+    """What lies between a host and the broker; `wire` has the one on which things go wrong."""
+
+    def call(self, name: str, carry_out: Callable[[], Any], *, error: type[RunonceError]) -> Any:
+        """Carry out a call."""
+        ...
+
+    def idle(self, queue: str, seconds: float) -> None:
+        """Wait so long for what may come to a queue."""
+        ...
 
 
 class SimTransport:
     """A host's transport."""
 
-    def __init__(self, broker: Broker, wire: Wire, clock: Clock, *, any_thread: bool) -> None:
+    def __init__(self, broker: Broker, wire: Way, clock: Clock, *, any_thread: bool) -> None:
         self.broker = broker
         self.wire = wire
         self.clock = clock
@@ -177,8 +195,9 @@ class SimTransport:
         return SimDeadLetters(self, handler)
 
     def backlog(self, handler: Handler) -> Backlog:
-        waiting, dead = (len(of.get(handler.queue, ())) for of in (self.broker.queues, self.broker.dead))
-        return Backlog(waiting, dead)
+        waiting, dead = (of.get(handler.queue, []) for of in (self.broker.queues, self.broker.dead))
+        oldest = min((held.enqueued_at for held in waiting), default=None)
+        return Backlog(len(waiting), len(dead), oldest)
 
 
 class SimLink:
@@ -197,7 +216,7 @@ class SimLink:
     def receive(self, count: int, wait: float) -> list[Received]:
         found = self._call("receive", lambda: self._broker.receive(self._queue, count))
         if not found:  # whoever waits goes on when something comes, and looks again
-            self._transport.wire.idle(self._broker.awaited.setdefault(self._queue, []), wait)
+            self._transport.wire.idle(self._queue, wait)
         return [
             Received(delivery, (held, receipt), self._renew_in(held)) for held, receipt, delivery in found
         ]
@@ -205,7 +224,7 @@ class SimLink:
     def _renew_in(self, held: Held) -> float:
         """By the host's clock, which may be wrong, as the real one."""
         clock = self._transport.clock
-        ahead = (clock.now() - self._broker._clock.now()).total_seconds()
+        ahead = (clock.now() - self._broker.clock.now()).total_seconds()
         return min(60.0, max(0.5, (held.visible_at - clock.elapsed() - ahead) / 2))
 
     def settle(self, received: Received, settlement: Settlement) -> None:

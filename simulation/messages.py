@@ -38,6 +38,7 @@ class MessageHost(SimHost):
 
     def __init__(self, world: MessageWorld, name: str, skew: float) -> None:
         super().__init__(world, name, skew)
+        self.wire.awaited = world.awaited
         self.wire.before = lambda call, given: world.checks.sent(self, call, given)
         self.transport = SimTransport(world.broker, self.wire, self.clock, any_thread=world.case.any_thread)
         self.deliverer = Deliverer(
@@ -89,7 +90,10 @@ class MessageWorld(World["MessageCase", MessageHost]):
         shipping = self._handler("shipping", topic=TOPIC, key="order")
         mail = self._handler("mail", queue="mail", key="mail")
         self.handlers = {one.name: one for one in (billing, shipping, mail)}
-        self.broker = Broker(self.clock, {TOPIC: (billing.queue, shipping.queue)}, case.window)
+        self.awaited: dict[str, list[tuple[Task, int]]] = {}
+        """Who waits for a message, by queue."""
+        topics = {TOPIC: (billing.queue, shipping.queue)}
+        self.broker = Broker(self.clock, topics, case.window, arrived=self._arrived)
         self.operator = MessageHost(self, "operator", 0.0)
         self.producer = MessageHost(self, "producer", 0.0)
         self.sent: dict[int, dict[bytes, None]] = {}
@@ -113,6 +117,9 @@ class MessageWorld(World["MessageCase", MessageHost]):
             on_abandoned=case.on_abandoned,
             **options,
         )(_body)
+
+    def _arrived(self, queue: str) -> None:
+        simulator().wake(self.awaited.get(queue, []))
 
     def make_host(self, name: str, skew: float) -> MessageHost:
         return MessageHost(self, name, skew)

@@ -29,6 +29,8 @@ class Wire:
         self.fault_rate = case.fault_rate
         self.before: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
         """Told of each call to storage, and what it is given, as it is made."""
+        self.awaited: dict[str, list[tuple[Task, int]]] = {}
+        """Who waits for a message, by queue; of all wires, if they are to hear of it."""
         self._case = case
         self._host = host
         self._server = server
@@ -82,10 +84,9 @@ class Wire:
         sim.sleep(later if kind == "hangs" else patience)
         raise error(f"{name}: {kind}")
 
-    @staticmethod
-    def idle(waiting: list[tuple[Task, int]], seconds: float) -> None:
+    def idle(self, queue: str, seconds: float) -> None:
         """Wait for what may come."""
-        simulator().wait(waiting, seconds)
+        simulator().wait(self.awaited.setdefault(queue, []), seconds)
 
     def _latency(self) -> float:
         dice, part = self._rng.random(), self._rng.random()

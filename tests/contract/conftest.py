@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.kit import Kit, fresh_settings, memory_kit
 from support.proxy import proxies, proxy
+from support.simulated import simulated_kit
 
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.azure.stores import azure_stores
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["proxies", "proxy"]
 
+MADE = {"memory": memory_kit, "simulated": simulated_kit}
 MANY = [f"row-{n:05d}" for n in range(1_050)]
 """Keys of more rows than a page holds."""
 
@@ -27,19 +29,19 @@ def shared(azurite: str) -> Stores:
     return azure_stores(Settings("shared", StorageConnection(azurite)))
 
 
-@pytest.fixture(params=["memory", "azurite"])
+@pytest.fixture(params=["memory", "simulated", "azurite"])
 def kit(request: pytest.FixtureRequest) -> Kit:
     """Each store in turn."""
-    if request.param == "memory":
-        return memory_kit()
+    if request.param in MADE:
+        return MADE[request.param]()
     return Kit(request.getfixturevalue("shared"), None)
 
 
-@pytest.fixture(params=["memory", "azurite"])
+@pytest.fixture(params=["memory", "simulated", "azurite"])
 def queue_kit(request: pytest.FixtureRequest) -> Kit:
     """Each store in turn, with a queue of its own, which does not exist yet."""
-    if request.param == "memory":
-        return memory_kit()
+    if request.param in MADE:
+        return MADE[request.param]()
     return Kit(azure_stores(fresh_settings(request.getfixturevalue("azurite"))), None)
 
 
@@ -56,11 +58,11 @@ def many_on_azurite(shared: Stores) -> Stores:
     return shared
 
 
-@pytest.fixture(params=["memory", "azurite"])
+@pytest.fixture(params=["memory", "simulated", "azurite"])
 def many(request: pytest.FixtureRequest) -> Stores:
     """Each store in turn, with many rows."""
-    if request.param == "memory":
-        stores = memory_kit().stores
+    if request.param in MADE:
+        stores = MADE[request.param]().stores
         write_many(stores)
         return stores
     made: Stores = request.getfixturevalue("many_on_azurite")

@@ -44,6 +44,7 @@ from servicebus.launcher import Queue, Subscription, Topic
 from tests.support.namespaces import fresh_settings
 from tests.support.proxy import DROP_REPLY, StorageProxy, proxies, proxy
 from tests.support.service_bus import Bus, broker_fixture, client_fixture, sdk_forgets_sockets
+from tests.support.simulated import MemoryPipe, SimulatedPipe
 from tests.support.transports import (
     LOCK,
     PATIENCE,
@@ -124,10 +125,34 @@ def storage_pipe(azurite: str) -> Iterator[StoragePipe]:
     pipe.close()
 
 
-@pytest.fixture(params=["storage", "servicebus"])
+@pytest.fixture
+def memory_pipe() -> MemoryPipe:
+    return MemoryPipe()
+
+
+@pytest.fixture
+def simulated_pipe() -> SimulatedPipe:
+    return SimulatedPipe()
+
+
+@pytest.fixture(params=["storage", "bus", "simulated", "memory"])
 def pipe(request: pytest.FixtureRequest) -> Pipe:
     """Each transport in turn."""
-    made: Pipe = request.getfixturevalue("storage_pipe" if request.param == "storage" else "bus_pipe")
+    made: Pipe = request.getfixturevalue(f"{request.param}_pipe")
+    return made
+
+
+@pytest.fixture(params=["bus", "simulated"])
+def topic_pipe(request: pytest.FixtureRequest) -> Pipe:
+    """Each that has topics and drops a message whose id it has seen."""
+    made: Pipe = request.getfixturevalue(f"{request.param}_pipe")
+    return made
+
+
+@pytest.fixture(params=["storage", "bus"])
+def limited_pipe(request: pytest.FixtureRequest) -> Pipe:
+    """Each that knows how long a message and a reason may be; those in memory take any."""
+    made: Pipe = request.getfixturevalue(f"{request.param}_pipe")
     return made
 
 
@@ -276,13 +301,13 @@ def test_a_large_message_arrives(pipe: Pipe) -> None:
     assert received.delivery.body == body
 
 
-def test_a_message_that_is_too_large_is_refused_and_the_sender_works_on(pipe: Pipe) -> None:
+def test_a_message_that_is_too_large_is_refused_and_the_sender_works_on(limited_pipe: Pipe) -> None:
     """The error names the queue and the remedy; the next message passes."""
-    to = make_handler(pipe.queue())
+    to = make_handler(limited_pipe.queue())
     with pytest.raises(TransportError, match=to.queue):
-        pipe.send(to, b"x" * 400_000)
-    pipe.send(to, BODY)
-    assert receive(pipe.inbox(to))[0].delivery.body == BODY
+        limited_pipe.send(to, b"x" * 400_000)
+    limited_pipe.send(to, BODY)
+    assert receive(limited_pipe.inbox(to))[0].delivery.body == BODY
 
 
 # -- settling ----------------------------------------------------------------------------------------------------
@@ -360,13 +385,13 @@ def test_a_long_reason_is_cut_rather_than_refused(pipe: Pipe) -> None:
 
 
 @pytest.mark.parametrize("text", ["Ada \ud83d", "\U0001f511" * 9000], ids=["half a character", "long"])
-def test_any_reason_can_be_told(pipe: Pipe, text: str) -> None:
+def test_any_reason_can_be_told(limited_pipe: Pipe, text: str) -> None:
     """Half a character of an error's text is written out, and what is cut says so."""
-    to = make_handler(pipe.queue())
-    pipe.send(to, BODY)
-    inbox = pipe.inbox(to)
+    to = make_handler(limited_pipe.queue())
+    limited_pipe.send(to, BODY)
+    inbox = limited_pipe.inbox(to)
     inbox.settle(receive(inbox)[0], DeadLetter("Failed", f"ValueError: {text}"))
-    [dead] = pipe.dead_letters(to).peek(1)
+    [dead] = limited_pipe.dead_letters(to).peek(1)
     assert dead.description == "ValueError: Ada \\ud83d" or dead.description.endswith("\U0001f511…")
 
 
@@ -725,15 +750,15 @@ def test_an_entity_that_does_not_exist_is_an_error_that_names_it(bus_pipe: BusPi
 # -- what duplicate detection must and must not drop -----------------------------------------------------------------
 
 
-def test_a_message_sent_twice_comes_once_and_its_correction_too(bus_pipe: BusPipe) -> None:
+def test_a_message_sent_twice_comes_once_and_its_correction_too(topic_pipe: Pipe) -> None:
     """Within the window: the same body in other bytes is dropped, another body under the same key is not."""
-    to = make_handler(bus_pipe.queue())
+    to = make_handler(topic_pipe.queue())
     bodies: list[Any] = [{"id": "A", "n": 1}, b'{ "n": 1.0, "id": "A" }', {"id": "A", "n": 2}]
     for body in bodies:
-        send_all(bus_pipe.sender, to, [outgoing(to, body)])
-    found = [json.loads(r.delivery.body)["n"] for r in receive(bus_pipe.inbox(to), 2)]
+        send_all(topic_pipe.sender, to, [outgoing(to, body)])
+    found = [json.loads(r.delivery.body)["n"] for r in receive(topic_pipe.inbox(to), 2)]
     assert found == [1, 2]
-    assert bus_pipe.count(to.queue) == 2
+    assert topic_pipe.count(to.queue) == 2
 
 
 def test_messages_without_an_id_all_come_again_and_are_all_replayed(bus_pipe: BusPipe, bus: Bus) -> None:
@@ -768,26 +793,26 @@ def _subscriber(topic: str, subscription: str, **options: Any) -> Handler:
     return handler(topic=topic, subscription=subscription, key="id", name=subscription, **options)(handle)
 
 
-def test_each_subscription_has_its_own_queue(bus_pipe: BusPipe) -> None:
+def test_each_subscription_has_its_own_queue(topic_pipe: Pipe) -> None:
     """What one completes or puts aside, the other still gets, and dead letters belong to one of them."""
     billing, shipping = _subscriber("events", "billing"), _subscriber("events", "shipping")
-    bus_pipe.send(billing, BODY)
-    inbox, other = bus_pipe.inbox(billing), bus_pipe.inbox(shipping)
+    topic_pipe.send(billing, BODY)
+    inbox, other = topic_pipe.inbox(billing), topic_pipe.inbox(shipping)
     inbox.settle(receive(inbox)[0], DeadLetter("Failed", "why"))
-    assert bus_pipe.count("events.billing") == 0
-    assert [d.reason for d in bus_pipe.dead_letters(billing).peek(5)] == ["Failed"]
-    assert bus_pipe.dead_letters(shipping).peek(5) == []
+    assert topic_pipe.count("events.billing") == 0
+    assert [d.reason for d in topic_pipe.dead_letters(billing).peek(5)] == ["Failed"]
+    assert topic_pipe.dead_letters(shipping).peek(5) == []
     other.settle(receive(other)[0], Complete())
-    assert bus_pipe.count("events.shipping") == 0
+    assert topic_pipe.count("events.shipping") == 0
 
 
-def test_what_one_subscriber_retries_nobody_else_sees(bus_pipe: BusPipe) -> None:
+def test_what_one_subscriber_retries_nobody_else_sees(topic_pipe: Pipe) -> None:
     """Two subscribers send every event back and replay it within the window: both have all, others have it once."""
     both = [_subscriber("orders", "billing"), _subscriber("orders", "shipping")]
-    bus_pipe.send(both[0], *(json.dumps({"id": n}).encode() for n in range(5)))
+    topic_pipe.send(both[0], *(json.dumps({"id": n}).encode() for n in range(5)))
     registry = Registry(memory_stores(ManualClock()).claims, "shop", ManualClock(), "test")
     for one in both:
-        inbox, letters = bus_pipe.inbox(one), bus_pipe.dead_letters(one)
+        inbox, letters = topic_pipe.inbox(one), topic_pipe.dead_letters(one)
         for received in receive(inbox, 5):
             inbox.settle(received, Reschedule(0.0, "the claim table is out of reach"))
         for received in receive(inbox, 5):
@@ -796,11 +821,11 @@ def test_what_one_subscriber_retries_nobody_else_sees(bus_pipe: BusPipe) -> None
         while len(taken) < 5:
             taken += letters.take(5)
         for dead in taken:
-            replay(registry, bus_pipe.sender, one, letters, dead, from_scratch=True)
+            replay(registry, topic_pipe.sender, one, letters, dead, from_scratch=True)
         again = receive(inbox, 5)
         assert sorted(json.loads(r.delivery.body)["id"] for r in again) == list(range(5))
         assert {r.delivery.only_for for r in again} == {""}
-    assert bus_pipe.count("orders/warehouse") == 5
+    assert topic_pipe.count("orders/warehouse") == 5
 
 
 def test_a_subscription_that_does_not_forward_retries_through_a_queue(bus_pipe: BusPipe) -> None:
