@@ -83,6 +83,7 @@ def serve(ctx: typer.Context) -> None:
     logs.set_up(verbose=context.verbose, level=logging.INFO)
     runtime = context.runtime
     from runonce.hosts.local import LocalHost  # noqa: PLC0415 - only here
+    from runonce.hosts.same_machine import watched  # noqa: PLC0415
     from runonce.runs.table import read_jobs  # noqa: PLC0415
 
     rows = read_jobs(runtime.runs).rows  # storage out of reach is better said now, in one line
@@ -95,7 +96,7 @@ def serve(ctx: typer.Context) -> None:
 
         consumers = [Consumer(runtime.deliverer, runtime.transport, handler) for handler in served]
     host = LocalHost(runtime.dispatcher, consumers)
-    with _dashboard(context), live.in_hand(context, lambda: _coming(context)):
+    with watched(runtime.dispatcher), _dashboard(context), live.in_hand(context, lambda: _coming(context)):
         code = host.serve(lambda: typer.echo("Ctrl-C stops it.", err=True))
     raise typer.Exit(code)
 

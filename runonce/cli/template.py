@@ -95,11 +95,11 @@ def _theirs(path: str, text: str, name: str, only: str | None) -> str:
     if path == "azure.yaml":
         lines = [f"name: {name}\n" if line.startswith("name: ") else line for line in lines]
         if only in SERVICES:
-            other = re.compile(
+            service = re.compile(
                 rf"^  {next(SERVICES[host] for host in SERVICES if host != only)}:\n(?:    .*\n)+",
                 re.MULTILINE,
             )
-            return other.sub("", "".join(lines))
+            return service.sub("", "".join(lines))
     if only == "container-apps" and path in DEFAULTS:
         return DEFAULTS[path][1].join("".join(lines).split(DEFAULTS[path][0]))
     if path == "requirements.txt":

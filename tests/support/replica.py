@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +30,7 @@ from runonce.errors import Fenced, RunInterrupted, RunonceError  # noqa: E402
 from runonce.hosts.discover import Discovered  # noqa: E402
 from runonce.hosts.local import LocalHost  # noqa: E402
 from runonce.hosts.runtime import Runtime  # noqa: E402
+from runonce.hosts.same_machine import watched  # noqa: E402
 from runonce.runs import recovery, requests  # noqa: E402
 from runonce.runs.definition import ScheduledJob, scheduled  # noqa: E402
 from runonce.settings import LeaseTerms, Settings, StorageConnection  # noqa: E402
@@ -66,6 +68,8 @@ class Config:
     """After a refusal, believe in the lease all the same and try again."""
     database: str = ""
     """Where the body "charges" writes."""
+    same_machine: bool = False
+    """Whether replicas may see that another one's process is dead; else they are as if on machines of their own."""
     renewal: str = "thread"
     stall_after: float = 60.0
     helper: str = ""
@@ -299,7 +303,9 @@ def main() -> int:
     if config.mode == "contend":
         contend(config, sys.argv[2])
         return 0
-    return LocalHost(config.dispatcher(sys.argv[2])).serve()
+    dispatcher = config.dispatcher(sys.argv[2])
+    with watched(dispatcher) if config.same_machine else nullcontext():
+        return LocalHost(dispatcher).serve()
 
 
 if __name__ == "__main__":
