@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from runonce.errors import ConflictError, StoreError
+from runonce.errors import ConflictError, StoreError, StoreUnavailableError
 from runonce.runs import telling
 from runonce.runs.audit import log_heartbeat
 from runonce.runs.overflow import returned
@@ -128,7 +128,11 @@ def _recover_job(
     skipped = together(skipped, changed, closed)
     if not (fire_time or skipped or moved or is_new) and counted.pending == row.pending:
         return None  # the watermark alone is not worth a write every minute
-    commit_with(dispatcher.registry, counted, etag, skipped, moved)
+    try:
+        commit_with(dispatcher.registry, counted, etag, skipped, moved)
+    except StoreUnavailableError:  # it may have been carried out, and then nobody else would tell
+        telling.missed(dispatcher.registry, before, counted, missed)
+        raise
     telling.missed(dispatcher.registry, before, counted, missed)
     if fire_time is None:
         return None

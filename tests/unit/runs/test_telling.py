@@ -311,6 +311,21 @@ def test_a_night_without_hosts_is_one_missed_incident(heard: Heard) -> None:
     assert job_row(bench, job).troubles == {}
 
 
+def test_what_recovery_found_is_told_although_its_write_got_no_answer(heard: Heard) -> None:
+    """The write that found missed fire times was carried out and its reply lost: later ticks would not tell."""
+    job = hourly(lambda _: None)
+    bench = bench_of(job)
+    bench.dispatcher.tick(job)
+    bench.clock.advance(5 * 3600 + 600)
+    boundary = Boundary()
+    boundary.next("commit", Fault.LOST_REPLY)
+    recover(replica(bench, job, stores=boundary.around(bench.stores)))
+    for _ in range(3):
+        recover(bench.dispatcher)
+    told = [(one.kind, one.first) for one in heard.of("on_incident") if one.name == job.name]
+    assert told == [("missed", True)]
+
+
 def test_a_tick_that_comes_first_tells_what_was_missed(heard: Heard) -> None:
     """After an outage the next fire time's tick may be faster than recovery."""
     job = hourly(lambda _: None)
