@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from runonce.cli.app import app
 
 MODULES = (
-    *("look", "status", "history", "audit", "run", "backfill", "serve", "dev", "enqueue"),
+    *("look", "status", "history", "audit", "doctor", "run", "backfill", "serve", "dev", "enqueue"),
     *("operate", "decide", "letters", "dead_letters", "manifest", "project"),
 )
 """Modules with commands, in the order of `--help`."""

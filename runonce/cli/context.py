@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import SettingsError, StoreError, StoreUnavailableError, TransportError, UnknownJobError
+from runonce.errors import SettingsError, StoreError, TransportError, UnknownJobError
+from runonce.hosts.explained import explain
 from runonce.hosts.hosts_json import read_json
-from runonce.hosts.runtime import START_EMULATOR, Runtime
+from runonce.hosts.runtime import Runtime
 from runonce.runs.table import read_job, read_jobs
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from runonce.messages.definition import Handler
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.rows import JobRow
-    from runonce.settings import StorageConnection
 
 
 class Context:
@@ -82,22 +82,7 @@ class Context:
         """An error's message, with where storage was looked for and what to do about it."""
         if not isinstance(error, StoreError | TransportError):
             return str(error)
-        from runonce.hosts.facts import account  # noqa: PLC0415 - with the rest of what looks
-        from runonce.stores.azure.refusals import explained  # noqa: PLC0415 - only where there is something to explain
-
-        storage = self.runtime.settings.storage
-        if isinstance(error, TransportError) and self.runtime.settings.transport != "storage":
-            return str(error)  # of another broker, and with its own remedy
-        if said := explained(error, storage, account(storage)):
-            return said
-        if not isinstance(error, StoreUnavailableError):
-            return str(error)
-        remedy = (
-            f"Start the emulator with `{START_EMULATOR}`, or let RUNONCE_STORAGE name another storage account."
-            if storage.is_local
-            else f"Check {storage.setting}, the network, and the account's firewall."
-        )
-        return f"Storage does not answer at {where(storage)}. {remedy}"
+        return explain(error, self.runtime.settings)
 
 
 def local_settings(folder: Path) -> dict[str, str]:
@@ -117,13 +102,6 @@ def local_settings(folder: Path) -> dict[str, str]:
         raise SettingsError(
             f"{file} cannot be read ({error}); correct it after local.settings.sample.json, or remove it."
         ) from error
-
-
-def where(storage: StorageConnection) -> str:
-    """Where storage is, without anything secret: "account shop (RUNONCE_STORAGE)"."""
-    from runonce.hosts.facts import account  # noqa: PLC0415 - with the rest of what looks
-
-    return f"{account(storage)} ({storage.setting})"
 
 
 def _listed(names: Any) -> str:

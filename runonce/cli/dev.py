@@ -24,8 +24,9 @@ import typer
 
 from runonce.cli import logs, output
 from runonce.cli.app import EXECUTE, command
-from runonce.cli.context import Context, where
+from runonce.cli.context import Context
 from runonce.errors import SettingsError
+from runonce.hosts.explained import where
 from runonce.hosts.signals import end_process, heard
 from runonce.settings import EMULATED, Settings
 

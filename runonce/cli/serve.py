@@ -12,11 +12,12 @@ import typer
 
 from runonce.cli import live, logs, output, times
 from runonce.cli.app import EXECUTE, HandlerName, Json, command
-from runonce.cli.context import Context, where
+from runonce.cli.context import Context
 from runonce.cli.exits import Exit
 from runonce.cli.foreground import in_foreground
 from runonce.cli.run import check_deployed, check_in_code, result_json, told
 from runonce.errors import MissingExtraError, SettingsError
+from runonce.hosts.explained import where
 from runonce.hosts.runtime import check_transport
 from runonce.messages.definition import Handler
 from runonce.runs.dispatch import Dispatcher

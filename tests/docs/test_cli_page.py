@@ -255,6 +255,8 @@ def scenario(line: Line) -> dict[str, list[Any]]:
         body = json.dumps({"invoice_id": number, "customer": customer})
         line.run("enqueue", handler, "--json", body)
     made["work"] = [line.json("work", handler, "--max-messages", "3")]
+    (line.folder / "host.json").write_text('{"extensions": {"queues": {"maxDequeueCount": 1}}}')
+    made["doctor"] = [line.json("doctor")]
     made["audit"] = [line.json("audit", "--since", "52w")]
     made["history"].append(line.json("history", handler, "--key", "0"))
     made["dead-letters list"] = [

@@ -11,8 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from runonce.cli.context import where
 from runonce.errors import SettingsError
+from runonce.hosts.explained import where
 from runonce.settings import (
     LeaseTerms,
     ServiceBusConnection,

@@ -17,6 +17,7 @@ from runonce.runs.parameters import parameters_json
 from runonce.runs.rows import Outcome, decode_run, run_key
 from runonce.runs.status import attempts, history, job_statuses, runs_at
 from runonce.runs.trail import actions
+from runonce.schedules.nights import nights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,7 +91,7 @@ def job(asked: Asked) -> tuple[str, dict[str, Any]]:
         "now": now,
         "defined": defined,
         "explained": "" if defined is None else words.explained(defined.schedule.expression),
-        "oddities": [] if defined is None else words.oddities(defined.schedule, now),
+        "oddities": [] if defined is None else [night.text for night in nights(defined.schedule, now)],
         "coming": [] if defined is None else list(defined.schedule.fire_times(now, now + 400 * DAY, limit=5)),
         "runs": [run for run in runs if only in ("", run.outcome)],
         "only": only,

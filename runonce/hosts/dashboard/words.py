@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
 
 from cron_descriptor import FormatError, Options, get_description
 
-from runonce.schedules.zones import changes, zone
-
-if TYPE_CHECKING:
-    from runonce.schedules.schedule import Schedule
+from runonce.schedules.zones import zone
 
 UNITS = (("day", 86400), ("h", 3600), ("min", 60), ("s", 1))
-AHEAD = timedelta(days=370)
-"""How far ahead the nights are looked at on which a zone's clocks change."""
-NIGHT = timedelta(hours=3)
-MOST_SHOWN = 12
 
 
 def utc(instant: datetime | None) -> str:
@@ -65,25 +57,3 @@ def explained(expression: str) -> str:
         return str(get_description(expression, options))
     except (FormatError, ValueError, KeyError, IndexError):
         return ""
-
-
-def oddities(schedule: Schedule, now: datetime) -> list[str]:
-    """What the coming changes of clocks do to the schedule, the soonest first."""
-    if schedule.is_interval:
-        return []
-    there = zone(schedule.time_zone)
-    found = []
-    for change in (*changes(schedule.time_zone, now.year), *changes(schedule.time_zone, now.year + 1)):
-        instant = change.at.replace(tzinfo=UTC)
-        if not now < instant < now + AHEAD:
-            continue
-        around = list(schedule.fire_times(instant - NIGHT, instant + NIGHT, limit=MOST_SHOWN))
-        if around:
-            times = ", ".join(f"{one.astimezone(there):%H:%M:%S}" for one in around)
-            minutes = int((change.after - change.before).total_seconds() // 60)
-            way = f"forward by {minutes} min" if minutes > 0 else f"back by {-minutes} min"
-            day = f"{instant.astimezone(there):%A, %d %B %Y}"
-            found.append(
-                f"On {day} the clocks of {schedule.time_zone} go {way}; that night it fires at {times}."
-            )
-    return found

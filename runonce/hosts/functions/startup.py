@@ -22,7 +22,7 @@ from runonce.hosts.runtime import START_EMULATOR
 from runonce.settings import emulator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from runonce.hosts.runtime import Runtime
@@ -46,16 +46,15 @@ def look(root: Path, runtime: Runtime, off: Mapping[str, str]) -> list[str]:
     check_zone(os.environ)
     return [
         *_host_json(root, runtime),
-        *_threads(os.environ, runtime),
-        *(_without(name, setting, runtime) for name, setting in off.items()),
+        *threads(os.environ, len(runtime.jobs)),
+        *(without(name, setting, runtime.jobs) for name, setting in off.items()),
         *unreachable(runtime.settings),
     ]
 
 
-def _threads(environ: Mapping[str, str], runtime: Runtime) -> Iterator[str]:
+def threads(environ: Mapping[str, str], wanted: int) -> Iterator[str]:
     """Fewer threads than the host gives its worker: ticks wait for one, unseen by the host. Messages have their own."""
     given = environ.get(THREADS, "").strip()
-    wanted = len(runtime.jobs)
     if given.isdigit() and int(given) < wanted:
         yield (
             f"{THREADS}={given}: each run takes a thread, {wanted} at most, so ticks wait "
@@ -135,13 +134,14 @@ def left_out(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]
     return off
 
 
-def _without(name: str, setting: str, runtime: Runtime) -> str:
+def without(name: str, setting: str, jobs: Collection[str]) -> str:
+    """What does not happen where that function is switched off."""
     begin = f"Function {name!r} is switched off ({setting}): "
     if name == RECOVERY:
         return begin + "here nobody looks for runs that were killed or missed, or whose retry is due."
     if name == REQUESTS:
         return begin + "what recovery, a retry or `runonce run --ask` asks for does not run here."
-    if name in runtime.jobs:
+    if name in jobs:
         return begin + "its timer does not tick, and nothing else runs it here."
     return begin + "its messages wait."
 

@@ -8,8 +8,8 @@ from support.command_line import NOW, CommandLine
 from support.messages import begun, delivery, handling
 
 from runonce.cli import operate
-from runonce.cli.context import where
 from runonce.errors import LeaseLost
+from runonce.hosts.explained import where
 from runonce.settings import StorageConnection
 
 if TYPE_CHECKING:
