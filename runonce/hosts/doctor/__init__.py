@@ -1,4 +1,9 @@
-"""Is everything here as it has to be? What `runonce doctor` looks at, and what it has found, each with its remedy."""
+"""The doctor: tries everything that runs need, and names what is amiss, each with its remedy.
+
+`project` holds the folder and the environment against each other; `reached` tries storage and broker.
+
+Imported by the command line; imports the runtime, the facts, the Functions host's own checks and both wings.
+"""
 
 from __future__ import annotations
 
