@@ -21,15 +21,21 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import PermanentError
+from runonce.client import sending_by
+from runonce.errors import InputError, PermanentError
+from runonce.execution.body import Steps
+from runonce.execution.spread import evenly
 from runonce.hosts.discover import Discovered
 from runonce.hosts.runtime import Runtime
 from runonce.messages.effects import read_effects
 from runonce.messages.sending import body_bytes, outgoing
+from runonce.runs import recovery
+from runonce.schedules.zones import zone
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
 from runonce.transports.ids import fingerprint
@@ -37,12 +43,12 @@ from runonce.transports.protocols import Delivery
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from runonce.messages.definition import Handler
     from runonce.messages.deliver import Deliverer
     from runonce.runs.definition import ScheduledJob
-    from runonce.runs.dispatch import Dispatcher
+    from runonce.runs.dispatch import Dispatcher, Started
     from runonce.runs.result import Result
     from runonce.stores.protocols import Value
     from runonce.transports.protocols import Outgoing
@@ -153,11 +159,68 @@ class Workbench:
         return self._runtime.deliverer
 
     def run(self, job: ScheduledJob, at: datetime | str) -> Result:
-        """Run one fire time (a datetime, or ISO 8601 text) as its timer would; the clock goes there first."""
+        """Run one fire time as its timer would; the clock goes there first.
+
+        Args:
+            job: The job.
+            at: A datetime, or ISO 8601 text; without an offset it is meant in the job's own time zone.
+        """
+        fire_time = self._go_to(job, at)
+        with self._inside():
+            return self.dispatcher.execute(job, fire_time, by="timer")
+
+    def kill(self, job: ScheduledJob, at: datetime | str) -> None:
+        """Run one fire time on a host that dies as the function ends: it has done all it does, and nobody noted that.
+
+        The clock goes on until the dead host's lease has ended, so that `recover` takes the run over.
+
+        Raises:
+            InputError: It did not begin, for the reason that `run` gives.
+        """
+        fire_time = self._go_to(job, at)
+        dead = Runtime(
+            self.settings,
+            found=self._runtime.found,
+            stores=self.stores,
+            clock=self.clock,
+            sender=self.sender,
+            host="dead",
+        )
+
+        def die(begun: Started, _returned: object, _raised: BaseException | None) -> Result | None:
+            begun.lease.renew_until(self.clock.elapsed())
+            return None
+
+        with self._inside():
+            refused = Steps(lambda: dead.dispatcher.begin(job, fire_time, by="timer"), die).run()
+        if refused is not None:
+            raise InputError(f"Job {job.name}, fire time {fire_time}: it did not begin: {refused.reason}")
+        self.clock.advance(self.settings.lease.duration + 1)
+
+    def recover(self) -> list[Result]:
+        """Do what hosts do each minute: run what is unfinished and due, until nothing more is; what came of each."""
+        results = []
+        with self._inside():
+            recovery.recover(self.dispatcher)
+            while (item := self.stores.requests.receive(visibility=30)) is not None:
+                self.stores.requests.delete(item)
+                if (result := self.dispatcher.handle_request(item.body)) is not None:
+                    results.append(result)
+        return results
+
+    def _go_to(self, job: ScheduledJob, at: datetime | str) -> datetime:
         fire_time = datetime.fromisoformat(at) if isinstance(at, str) else at
+        if fire_time.tzinfo is None:
+            fire_time = fire_time.replace(tzinfo=zone(job.schedule.time_zone))
         if fire_time > self.clock.now():
             self.clock.advance((fire_time - self.clock.now()).total_seconds())
-        return self.dispatcher.execute(job, fire_time, by="timer")
+        return fire_time.astimezone(UTC)
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Nothing that a job or handler enqueues leaves the bench, and no delay is random."""
+        with evenly(), sending_by(self.sender):
+            yield
 
     def deliver(
         self,
@@ -201,7 +264,8 @@ class Workbench:
             reschedules=reschedules,
             sent_as=known,
         )
-        return self.deliverer.deliver(handler, delivery)
+        with self._inside():
+            return self.deliverer.deliver(handler, delivery)
 
     @staticmethod
     def _ids(handler: Handler, body: bytes) -> tuple[str, str]:
@@ -216,7 +280,7 @@ class Workbench:
 
     @property
     def sent(self) -> list[Sent]:
-        """Every message sent so far: the follow-ups of handlers."""
+        """Every message sent so far: follow-ups, and what jobs and handlers sent by `enqueue`."""
         return self.sender.sent
 
     def effects(self, handler: Handler) -> list[dict[str, Value]]:

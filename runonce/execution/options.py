@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from runonce.errors import DefinitionError
+from runonce.execution.spread import spread
 from runonce.schedules.setting import SETTING
 from runonce.watched import is_url
 
@@ -53,7 +53,7 @@ class Retry:
     retries: int = 0
     delay: float = 60.0
 
-    def wait(self, failures: int, *, spread: Callable[[], float] = random.random) -> float:
+    def wait(self, failures: int, *, spread: Callable[[], float] = spread) -> float:
         """Seconds to wait after so many failures, give or take a fifth so that replicas do not march in step."""
         doubled = self.delay * 2.0 ** min(failures - 1, 30)
         return min(doubled, max(LONGEST_RETRY_DELAY, self.delay)) * (0.8 + 0.4 * spread())

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from runonce import Message, PermanentError, Run, handler, scheduled
+from runonce import InputError, Message, PermanentError, Run, enqueue, handler, scheduled
+from runonce.errors import SettingsError
 from runonce.testing import Complete, DeadLetter, Reschedule, Sent, Workbench
 
 
@@ -107,3 +108,61 @@ def test_a_bench_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert Workbench(failing).run(failing, at="2026-01-01T03:00:00Z").outcome == "failed"
     assert told == []
+
+
+def test_what_a_job_enqueues_stays_on_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`enqueue` needs no setting there and reaches no broker; outside the bench it does again."""
+    monkeypatch.delenv("RUNONCE_STORAGE", raising=False)
+    monkeypatch.delenv("AzureWebJobsStorage", raising=False)
+
+    @scheduled("0 0 3 * * *", name="sends")
+    def sends(run: Run) -> None:  # noqa: ARG001
+        enqueue(send_mail, {"mail": 1})
+
+    bench = Workbench(sends)
+    assert bench.run(sends, at="2026-11-29T03:00:00Z").outcome == "succeeded"
+    assert [(sent.queue, sent.json) for sent in bench.sent] == [("mails", {"mail": 1})]
+    with pytest.raises(SettingsError):
+        enqueue(send_mail, {"mail": 2})
+
+
+def test_delays_are_not_random_there() -> None:
+    """A retry waits exactly as long as the job or the handler says."""
+    bench = Workbench()
+    settlement = bench.deliver(send_invoice, {"invoice_id": 7, "flaky": True})
+    assert isinstance(settlement, Reschedule)
+    assert settlement.delay == 30.0
+
+
+def test_an_instant_without_an_offset_is_in_the_jobs_zone() -> None:
+    """03:00 of a job in Istanbul is midnight UTC."""
+
+    @scheduled("0 0 3 * * *", name="zoned", time_zone="Europe/Istanbul")
+    def zoned(run: Run) -> None:
+        assert run.fire_time.hour == 0
+
+    result = Workbench(zoned).run(zoned, at="2026-11-29T03:00:00")
+    assert (result.outcome, result.fire_time.isoformat()) == ("succeeded", "2026-11-29T00:00:00+00:00")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_run_whose_host_dies_is_recovered(is_async: bool) -> None:
+    """What was committed is not done again, and the rest is done once; nothing is left after that."""
+    done: list[int] = []
+
+    def work(run: Run) -> None:
+        for (item,) in run.batches(range(3), size=1):
+            done.append(item)
+
+    async def work_too(run: Run) -> None:
+        work(run)
+
+    job = scheduled("0 0 3 * * *", name="dies")(work_too if is_async else work)
+    bench = Workbench(job)
+    bench.kill(job, at="2026-11-29T03:00:00Z")
+    assert done == [0, 1, 2]
+    assert [(one.outcome, one.attempt) for one in bench.recover()] == [("succeeded", 2)]
+    assert done == [0, 1, 2]
+    assert bench.recover() == []
+    with pytest.raises(InputError, match="did not begin"):
+        bench.kill(job, at="2026-11-29T03:00:00Z")
