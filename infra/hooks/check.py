@@ -64,9 +64,7 @@ def _schedules(env: dict[str, str]) -> list[str]:
 
 
 def _namespace(env: dict[str, str]) -> list[str]:
-    given = env.get("RUNONCE_NAMESPACE", "").strip()
-    made = f"runonce-{env.get('AZURE_ENV_NAME', 'local')}".replace("_", "-").lower()
-    namespace = given or made
+    namespace = _named(env)
     deployed = env.get("DEPLOYED_NAMESPACE", "").strip()
     if not NAMESPACE.fullmatch(namespace):
         problem = (
@@ -82,6 +80,11 @@ def _namespace(env: dict[str, str]) -> list[str]:
     else:
         return []
     return [problem]
+
+
+def _named(env: dict[str, str]) -> str:
+    made = f"runonce-{env.get('AZURE_ENV_NAME', 'local')}".replace("_", "-").lower()
+    return env.get("RUNONCE_NAMESPACE", "").strip() or made
 
 
 def _provider(env: dict[str, str], *, unknown: bool = False) -> list[str]:
@@ -237,6 +240,26 @@ def warnings(env: dict[str, str]) -> list[str]:
     return [*unknown, *too_long, *unlocked]
 
 
+def doctor(env: dict[str, str]) -> list[str]:
+    """What `runonce doctor` finds in the project and in the settings it gets; of host.json there are warnings above."""
+    bus = env.get("RUNONCE_TRANSPORT", "").strip() != "storage"
+    settings = {
+        **{name: value for name, value in env.items() if value},
+        "RUNONCE_NAMESPACE": _named(env),
+        "RUNONCE_STORAGE": "",
+        "RUNONCE_STORAGE__accountName": "is-yet-to-be-made",
+        "RUNONCE_SERVICEBUS": "",
+        "RUNONCE_SERVICEBUS__fullyQualifiedNamespace": "is-yet-to-be-made" * bus,
+    }
+    command = [_python(), "-m", "runonce", "doctor", "--offline", "--json"]
+    done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+    try:
+        checks = json.loads(done.stdout)["checks"]
+    except (ValueError, KeyError):
+        return [f"`runonce doctor --offline` ended with {done.returncode}: {done.stderr.strip()}"]
+    return [found["text"] for one in checks if one["area"] != "host.json" for found in one["findings"]]
+
+
 def _host_json(text: str) -> dict[str, Any]:
     """As the Functions host reads it: with comments, and commas before a closing bracket."""
     string = r'("(?:[^"\\]|\\.)*")'
@@ -281,7 +304,7 @@ def main() -> int:
         print(f"error: {problem}", file=sys.stderr)
     if found:
         return 1
-    for warning in warnings(env):
+    for warning in [*warnings(env), *doctor(env)]:
         print(f"warning: {warning}", file=sys.stderr)
     tell_azd(env)
     print(f"checked: jobs.json is up to date, hosting path {hosting_path(env)}")

@@ -235,7 +235,10 @@ def test_a_budget_begins_once(
 
 
 def test_it_runs_as_azd_runs_it() -> None:
-    """Started as a script it checks the manifest against the code, and ends with 0 or with 1 and the reason."""
+    """Started as a script it checks the manifest against the code, and ends with 0 or with 1 and the reason.
+
+    What `runonce doctor` finds is a warning.
+    """
     env = {
         name: value
         for name, value in os.environ.items()
@@ -243,6 +246,12 @@ def test_it_runs_as_azd_runs_it() -> None:
     }
     good = subprocess.run([sys.executable, CHECK], env=env, capture_output=True, text=True, check=False)
     assert good.returncode == 0, good.stderr
+    assert "warning" not in good.stderr
+    odd = {**env, "RUNONCE_HISTORY_DAY": "30", "RUNONCE_CLAIM_LEASE": "900"}
+    told = subprocess.run([sys.executable, CHECK], env=odd, capture_output=True, text=True, check=False)
+    assert told.returncode == 0
+    assert "warning: RUNONCE_HISTORY_DAY is no setting of runonce" in told.stderr
+    assert "warning: Handler 'send_invoice': the broker knows a repeated id for 600 s" in told.stderr
     bad = subprocess.run(
         [sys.executable, CHECK], env={**env, "HOSTING_PATH": "x"}, capture_output=True, text=True, check=False
     )

@@ -7,9 +7,10 @@ Imported by the command line; imports the runtime, the facts, the Functions host
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from runonce.errors import SettingsError
+from runonce.errors import RunonceError, SettingsError
 from runonce.hosts.discover import Discovered
 from runonce.hosts.doctor import project, reached
 from runonce.hosts.doctor.findings import Check, Finding
@@ -31,7 +32,9 @@ def examine(runtime: Runtime, root: Path, *, offline: bool = False) -> list[Chec
         offline: Only at what is in that folder and in the environment: nothing is sent anywhere.
     """
     checks = [project.settings(runtime)]
-    known = None if checks[0].findings and checks[0].must_mend else runtime.settings
+    known = None
+    with suppress(RunonceError):  # which is among those of the settings
+        known = runtime.settings
     try:
         found = runtime.found
         checks.append(project.files(found))
