@@ -205,9 +205,14 @@ def remove(hooks: Hooks) -> None:
     _keep(lambda other: other is not hooks)
 
 
-def _keep(wanted: Callable[[Hooks], bool], *added: _Caller) -> None:
+def added(kind: type[Hooks]) -> bool:
+    """Whether an object of that class is added already."""
+    return any(type(caller.hooks) is kind for caller in _callers)
+
+
+def _keep(wanted: Callable[[Hooks], bool], *new: _Caller) -> None:
     gone = [caller for caller in _callers if not wanted(caller.hooks)]
-    _callers[:] = [*(caller for caller in _callers if caller not in gone), *added]
+    _callers[:] = [*(caller for caller in _callers if caller not in gone), *new]
     for caller in gone:
         caller.close()
 

@@ -20,7 +20,7 @@ LAST_WORDS = 5.0
 def listen(
     url: str, jobs: Mapping[str, ScheduledJob], handlers: Mapping[str, Handler], made: ExitStack
 ) -> None:
-    """Add what is wanted, to be removed when `made` is closed."""
+    """Add what is wanted, to be removed when `made` is closed; what a host of this process has added stays."""
     functions = {job.name: job.on_failure for job in jobs.values() if job.on_failure}
     functions |= {one.name: one.on_failure for one in handlers.values() if one.on_failure}
     pings = {job.name: job.ping_url for job in jobs.values() if job.ping_url}
@@ -41,5 +41,6 @@ def listen(
 
 
 def _add(one: hooks.Hooks, made: ExitStack) -> None:
-    hooks.add(one)
-    made.callback(hooks.remove, one)
+    if not hooks.added(type(one)):
+        hooks.add(one)
+        made.callback(hooks.remove, one)

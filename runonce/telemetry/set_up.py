@@ -27,12 +27,15 @@ def listen(watched: Watched, namespace: str, host: str, transport: str, made: Ex
         MissingExtraError: A package is not installed.
         SettingsError: A setting of the exporter's own is missing.
     """
-    if not watched.telemetry or (made is None and hooks.listening("before_send")):
-        return  # a host's own are there already
+    if not watched.telemetry:
+        return
     try:
-        tracers, meters = _providers(watched.telemetry, namespace, host, at_exit=made is None)
         from runonce.telemetry.metrics import Metrics  # noqa: PLC0415 - as all of this
         from runonce.telemetry.spans import Spans  # noqa: PLC0415
+
+        if hooks.added(Spans):
+            return  # a host's of this process
+        tracers, meters = _providers(watched.telemetry, namespace, host, at_exit=made is None)
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith(("opentelemetry", "azure.monitor")):
             raise

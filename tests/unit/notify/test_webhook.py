@@ -246,3 +246,16 @@ def test_what_goes_well_is_not_told(server: Listener) -> None:
         bench.dispatcher.tick(job)
     assert bench.deliverer.deliver(handling(), delivery()) == Complete()
     assert events(server) == []
+
+
+def test_a_second_runtime_of_the_process_leaves_the_hosts_hook(server: Listener) -> None:
+    """A job that calls `runonce.client` has a runtime of its own for a moment: who is told stays as the host said."""
+    with ExitStack() as host:
+        listen(server.url, {}, {}, host)
+        with ExitStack() as other:
+            listen("http://127.0.0.1:9/elsewhere", {}, {}, other)
+        bench = Workbench(clock=PassingClock())
+        silence(bench.deliverer)
+        bench.deliverer.deliver(failing([1]), delivery())
+        assert [event["event"] for event in events(server)] == ["dead_lettered"]
+    assert not hooks.listening("on_incident")

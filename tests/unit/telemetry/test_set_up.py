@@ -166,6 +166,18 @@ def test_what_is_added_is_removed(monkeypatch: pytest.MonkeyPatch, server: Liste
     assert not any(hooks.listening(name) for name in hooks.METHODS)
 
 
+def test_a_second_runtime_of_the_process_leaves_the_hosts_telemetry(
+    monkeypatch: pytest.MonkeyPatch, server: Listener
+) -> None:
+    """What a host has added stays when something else in its process comes and goes."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+    with ExitStack() as host:
+        listen(Watched(telemetry="otlp"), "n", "h", "storage", host)
+        with ExitStack() as other:
+            listen(Watched(telemetry="otlp"), "n", "h", "storage", other)
+        assert hooks.listening("before_run")
+
+
 def test_a_program_that_only_sends_is_traced_to_its_end(azurite: str, server: Listener) -> None:
     """`enqueue` alone: the producer's span is below the program's own, and is exported before the process ends."""
     code = """
