@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from runonce.settings import emulator
+from runonce.settings import CALL_TIMEOUT, emulator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 PATIENT = {"retry_total": 0, "connection_timeout": 5, "read_timeout": 60}
 """For jobs' own blobs, which may be large and on which no lease's deadline hangs. The SDK's own tries are off, as
 every caller knows what an unknown outcome means to it."""
+
+
+QUICK = {"retry_total": 0, "connection_timeout": 3, "read_timeout": CALL_TIMEOUT}
+"""For what hosts ask for: one call is one request, and no lease may run out meanwhile."""
 
 
 def make_client(
@@ -29,6 +33,16 @@ def make_client(
     if text is not None:
         return kind.from_connection_string(emulator(text) or text, **more, **options)
     return kind(storage.endpoints[service], credential=credential(storage), **more, **options)
+
+
+def sdk_client(storage: StorageConnection, service: str, transport: Any = None) -> Any:
+    """The SDK's client for the tables or queues of an account, which makes them; as patient as all our calls."""
+    # Imported here: half a second, and used once in a namespace's life.
+    if service == "table":
+        from azure.data.tables import TableServiceClient as Client  # noqa: PLC0415
+    else:
+        from azure.storage.queue import QueueServiceClient as Client  # type: ignore[assignment]  # noqa: PLC0415
+    return make_client(Client, storage, service, QUICK | ({"transport": transport} if transport else {}))
 
 
 def credential(signs_in: SignIn) -> Any:

@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from azure.core.exceptions import DecodeError, HttpResponseError
+from azure.core.exceptions import DecodeError, HttpResponseError, ResourceExistsError
 
 from runonce.stores.azure.errors import translated
 from runonce.stores.azure.wire import xml_of
@@ -103,7 +103,8 @@ class Queue:
 
     def make(self) -> None:
         """Make the queue; it may have been made meanwhile."""
-        self._service.ask("PUT", quote(self.name))
+        with suppress(ResourceExistsError):
+            self._service.sdk().create_queue(self.name)
 
     def _with_receipt(self, method: str, message_id: str, query: str) -> str | None:
         try:

@@ -141,13 +141,7 @@ class AzureTable:
         except HttpResponseError as error:
             if code_of(error) != "TableNotFound":
                 raise
-        try:
-            self._service.ask(
-                "POST", "Tables", headers=WRITE, body=json.dumps({"TableName": self._name}).encode()
-            )
-        except HttpResponseError as error:
-            if code_of(error) != "TableAlreadyExists":
-                raise
+        self._service.sdk().create_table_if_not_exists(self._name)
         return call(partition, writes)
 
     def _one(self, partition: str, writes: Sequence[Write]) -> list[str]:

@@ -14,6 +14,7 @@ import json
 import os
 import re
 from email.utils import formatdate
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -34,10 +35,10 @@ from azure.core.utils import parse_connection_string
 from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError, SSLError
 
 from runonce.settings import CALL_TIMEOUT, emulator
-from runonce.stores.azure.clients import credential
+from runonce.stores.azure.clients import credential, sdk_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from xml.etree.ElementTree import Element
 
     from runonce.settings import StorageConnection
@@ -155,15 +156,20 @@ class Connections(HttpTransport[HttpRequest, Reply]):
 def services(storage: StorageConnection, *names: str, transport: Any = None) -> list[Service]:
     """Services of an account ("blob", "queue", "table"), which share their connections and tokens."""
     token = None if storage.connection_string is not None else _Token(credential(storage), SCOPE)
-    transport = transport or Connections(own_machine=storage.is_local)
-    return [Service(name, *_reached(storage, name, token), transport) for name in names]
+    sends = transport or Connections(own_machine=storage.is_local)
+    return [
+        Service(name, *_reached(storage, name, token), sends, partial(sdk_client, storage, name, transport))
+        for name in names
+    ]
 
 
 class Service:
     """One service of a storage account."""
 
-    def __init__(self, name: str, url: str, policy: Any, transport: Any) -> None:
+    def __init__(self, name: str, url: str, policy: Any, transport: Any, sdk: Callable[[], Any]) -> None:
         self.name, self.url = name, url
+        self.sdk = sdk
+        """Gives the SDK's client of the service, for what is asked once in a namespace's life."""
         self._transport = transport
         self._pipeline: Pipeline[HttpRequest, Reply] = Pipeline(transport, [policy])
 
