@@ -14,7 +14,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Died, Fault, PassingClock
 from support.flows import AFTER_LEASE, AFTER_REQUEST, at, bodies, job_row, replica, run_row, stop_at, work_off
 
 from runonce.errors import RunonceError, StoreUnavailableError
@@ -22,6 +21,7 @@ from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
 from runonce.testing import Workbench
+from runonce.testing.faults import Boundary, Died, Fault, PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Fault
 from support.flows import die, replayed, start, stop_at, work_off
-from support.proxy import DROP_REPLY, FAILED_AFTER_APPLY, StorageProxy
 
 from runonce.clock import SystemClock
 from runonce.errors import Fenced, LeaseLost, ScheduleError, SettingsError
@@ -25,6 +23,8 @@ from runonce.runs.rows import JobRow, Outcome, RunRow
 from runonce.runs.table import read_job, read_run
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.azure.stores import azure_stores
+from runonce.testing.faults import Boundary, Fault
+from runonce.testing.proxy import DROP_REPLY, FAILED_AFTER_APPLY, StorageProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.broker import BrokerInbox, BrokerSender, MemoryBroker
-from support.faults import Boundary, Died, Fault, PassingClock
 from support.messages import AFTER_CLAIM, handling, silence
 
 from runonce.errors import PermanentError, StoreUnavailableError, TransportError
@@ -27,6 +26,7 @@ from runonce.messages.rows import SHARDS, MessageRow, State, decode_message, par
 from runonce.messages.sending import outgoing
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
+from runonce.testing.faults import Boundary, Died, Fault, PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

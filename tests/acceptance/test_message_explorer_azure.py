@@ -17,11 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import service_bus
-from support.faults import Boundary, Died, Fault
 from support.messages import handling
 from support.namespaces import fresh_settings
-from support.proxy import DROP_REPLY, DROP_REQUEST, FAILED_AFTER_APPLY, StorageProxy
-from support.proxy import Fault as Wire
 
 from runonce.clock import SystemClock
 from runonce.errors import TransportError
@@ -31,6 +28,9 @@ from runonce.messages.sending import outgoing
 from runonce.settings import ServiceBusConnection, StorageConnection
 from runonce.stores.azure.stores import azure_stores
 from runonce.stores.protocols import Insert
+from runonce.testing.faults import Boundary, Died, Fault
+from runonce.testing.proxy import DROP_REPLY, DROP_REQUEST, FAILED_AFTER_APPLY, StorageProxy
+from runonce.testing.proxy import Fault as Wire
 from runonce.transports.servicebus import ServiceBusTransport
 from servicebus.launcher import Queue
 

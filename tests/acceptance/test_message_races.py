@@ -26,12 +26,12 @@ from runonce.transports.storage import StorageTransport
 
 if TYPE_CHECKING:
     from conftest import Calls
-    from support.proxy import StorageProxy
 
     from runonce.messages.definition import Handler
     from runonce.messages.message import Message
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
+    from runonce.testing.proxy import StorageProxy
 
 __all__ = ["proxies", "proxy"]
 

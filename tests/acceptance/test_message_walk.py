@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.broker import BrokerInbox, BrokerSender, MemoryBroker
-from support.faults import Boundary, Fault, PassingClock
 from support.messages import handling
 
 from runonce.errors import PermanentError, StoreError, TransportError
@@ -29,6 +28,7 @@ from runonce.messages.lock import lock_path
 from runonce.messages.sending import outgoing
 from runonce.settings import LeaseTerms, Settings, StorageConnection
 from runonce.stores.memory import memory_stores
+from runonce.testing.faults import Boundary, Fault, PassingClock
 from runonce.transports.protocols import Dead, Delivery
 
 if TYPE_CHECKING:

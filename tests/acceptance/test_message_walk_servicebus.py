@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Fault
 from support.messages import handling
 from support.service_bus import broker_fixture, sdk_forgets_sockets
 
@@ -29,6 +28,7 @@ from runonce.messages.effects import read_effects
 from runonce.messages.sending import outgoing
 from runonce.settings import ServiceBusConnection
 from runonce.stores.azure.stores import azure_stores
+from runonce.testing.faults import Boundary, Fault
 from runonce.transports.servicebus import ServiceBusTransport
 from servicebus.launcher import Queue, Subscription, Topic
 

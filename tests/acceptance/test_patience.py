@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.proxy import StorageProxy
 
 from runonce.clock import SystemClock
 from runonce.runs.definition import scheduled
@@ -18,6 +17,7 @@ from runonce.runs.rows import Outcome
 from runonce.runs.table import read_job, read_run
 from runonce.settings import StorageConnection
 from runonce.stores.azure.stores import azure_stores
+from runonce.testing.proxy import StorageProxy
 from tests.support.namespaces import fresh_settings
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runonce.testing.proxy import StorageProxy
 from tests.conftest import ROOT, STORAGE
-from tests.support.proxy import StorageProxy
 from tests.support.service_bus import require_broker
 from tests.support.wrong_storage import GrantsTwice, IgnoresConditions
 
 if TYPE_CHECKING:
-    from tests.support.proxy import Proxy
+    from runonce.testing.proxy import Proxy
 
 
 RACES = "tests/acceptance/test_message_races.py::test_a_paused_owner_is_taken_over_and_changes_nothing"

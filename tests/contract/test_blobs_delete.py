@@ -8,7 +8,7 @@ from runonce.clock import SystemClock
 from runonce.errors import ConflictError, Fenced, LeaseLost, StoreUnavailableError
 from runonce.execution.blobs import Blobs
 from runonce.stores.memory import MemoryBlobs
-from tests.support.faults import PassingClock
+from runonce.testing.faults import PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

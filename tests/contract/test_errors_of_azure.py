@@ -9,7 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.proxy import (
+
+from runonce.errors import ConflictError, StoreError, StoreUnavailableError
+from runonce.settings import CALL_TIMEOUT, Settings, StorageConnection
+from runonce.stores.azure.stores import azure_stores
+from runonce.stores.protocols import Delete, Insert, QueueItem, Replace
+from runonce.testing.proxy import (
     BUSY,
     CUT_REPLY,
     DROP_REPLY,
@@ -19,11 +24,6 @@ from support.proxy import (
     Fault,
     StorageProxy,
 )
-
-from runonce.errors import ConflictError, StoreError, StoreUnavailableError
-from runonce.settings import CALL_TIMEOUT, Settings, StorageConnection
-from runonce.stores.azure.stores import azure_stores
-from runonce.stores.protocols import Delete, Insert, QueueItem, Replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

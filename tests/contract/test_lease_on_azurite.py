@@ -5,12 +5,11 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from support.proxy import BUSY, DROP_REPLY, DROP_REQUEST, StorageProxy
-
 from runonce.clock import SystemClock
 from runonce.execution.lease import Lease
 from runonce.settings import LeaseTerms, Settings, StorageConnection
 from runonce.stores.azure.stores import azure_stores
+from runonce.testing.proxy import BUSY, DROP_REPLY, DROP_REQUEST, StorageProxy
 
 if TYPE_CHECKING:
     from runonce.errors import LeaseLost

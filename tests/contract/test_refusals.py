@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from azure.core.credentials import AccessToken
 from support.command_line import invoke
-from support.proxy import Fault, StorageProxy, proxies, proxy  # noqa: F401 - fixtures
+from support.proxy import proxies, proxy  # noqa: F401 - fixtures
 
 from runonce.cli.context import Context
 from runonce.errors import StoreError, StoreUnavailableError
@@ -19,6 +19,7 @@ from runonce.settings import StorageConnection
 from runonce.stores.azure import refusals
 from runonce.stores.azure.errors import translated
 from runonce.stores.azure.refusals import explained, signed_in_by
+from runonce.testing.proxy import Fault, StorageProxy
 
 if TYPE_CHECKING:
     from typer.testing import Result

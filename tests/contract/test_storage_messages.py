@@ -22,14 +22,15 @@ from runonce.messages.sending import outgoing
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
 from runonce.testing import ManualClock, Workbench
+from runonce.testing.faults import Boundary, Fault, PassingClock
+from runonce.testing.proxy import DROP_REQUEST, StorageProxy
+from runonce.testing.proxy import Fault as ProxyFault
 from runonce.transports.envelope import unwrap, wrap
 from runonce.transports.protocols import Outgoing
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 from runonce.transports.storage import HEADROOM, LARGEST
-from tests.support.faults import Boundary, Fault, PassingClock
 from tests.support.messages import host_of, ownership
-from tests.support.proxy import DROP_REQUEST, StorageProxy, proxies, proxy
-from tests.support.proxy import Fault as ProxyFault
+from tests.support.proxy import proxies, proxy
 from tests.support.transports import LOCK, StoragePipe, make_handler, none_come, receive
 
 if TYPE_CHECKING:

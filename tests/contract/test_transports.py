@@ -34,6 +34,7 @@ from runonce.stores.columns import encode
 from runonce.stores.memory import memory_stores
 from runonce.stores.protocols import Insert
 from runonce.testing import ManualClock, MemorySender, Workbench
+from runonce.testing.proxy import DROP_REPLY, StorageProxy
 from runonce.transports.bus_receiver import Receiver
 from runonce.transports.envelope import wrap
 from runonce.transports.protocols import Delivery, Outgoing
@@ -42,7 +43,7 @@ from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 from runonce.transports.storage import StorageTransport
 from servicebus.launcher import Queue, Subscription, Topic
 from tests.support.namespaces import fresh_settings
-from tests.support.proxy import DROP_REPLY, StorageProxy, proxies, proxy
+from tests.support.proxy import proxies, proxy
 from tests.support.service_bus import Bus, broker_fixture, client_fixture, sdk_forgets_sockets
 from tests.support.simulated import MemoryPipe, SimulatedPipe
 from tests.support.transports import (

@@ -25,7 +25,10 @@ BODIES: dict[str, Any] = {
     "place_order": {"order": "1001", "quantity": 2},
 }
 """A message for each handler that a page defines."""
-INPUTS = {"nightly_report": ("orders.csv", "1001,TR\n1002,DE\n")}
+INPUTS = {
+    "nightly_report": ("orders.csv", "1001,TR\n1002,DE\n"),
+    "charge_orders": ("orders.txt", "1001\n1002\n"),
+}
 """What a job reads, by its name."""
 
 

@@ -16,11 +16,11 @@ from azure.storage.queue import QueueClient
 from runonce.messages.effects import read_effects
 from runonce.runs.presence import CHECK_IN, MISSED
 from runonce.stores.azure.stores import azure_stores
+from runonce.testing.proxy import StorageProxy
 from tests.support.functions_app import ROOT, environment, make_app
 from tests.support.functions_worker import LiveHost, NoResponseError, Times
 from tests.support.functions_worker.samples import until
 from tests.support.namespaces import fresh_settings
-from tests.support.proxy import StorageProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import PassingClock
 from support.flows import AFTER_LEASE, at, die, replica, start
 from support.messages import delivery, handling, silence
 from support.telemetry import recording
@@ -15,6 +14,7 @@ from support.telemetry import recording
 from runonce.errors import LeaseLost
 from runonce.runs.definition import scheduled
 from runonce.testing import Workbench
+from runonce.testing.faults import PassingClock
 from tests.support import kusto
 from tests.support.infrastructure import Infrastructure, with_jobs
 

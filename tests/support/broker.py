@@ -14,10 +14,9 @@ from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from support.faults import Boundary
-
     from runonce.messages.definition import Handler
     from runonce.testing import ManualClock
+    from runonce.testing.faults import Boundary
     from runonce.transports.settlement import Settlement
 
 LOCK = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.support.proxy import Proxy
+from runonce.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler

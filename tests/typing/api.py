@@ -32,13 +32,17 @@ from runonce.hooks import Hooks, Incident, MessageBegun, RunBegun, RunEnded, Sen
 from runonce.hosts.functions import build
 from runonce.testing import (
     Complete,
+    Crash,
+    CrashReport,
     DeadLetter,
     ManualClock,
+    Marks,
     MemorySender,
     Reschedule,
     Sent,
     Settlement,
     Workbench,
+    crash_everywhere,
 )
 
 if TYPE_CHECKING:
@@ -221,3 +225,21 @@ def bench() -> None:
     assert_type(made.sent, list[Sent])
     assert_type(made.blobs(), dict[str, bytes])
     made.clock.advance(60)
+
+
+def crashes() -> None:
+    """What a test of deaths does."""
+    marks = Marks()
+    marks("charge 1001")
+    report = crash_everywhere(
+        nightly, at="2026-11-29T03:00:00Z", prepare=lambda b: b.put("a", ""), marks=marks
+    )
+    assert_type(report, CrashReport)
+    assert_type(report.repeated, dict[str, list[str]])
+    report.check(may_repeat=["charge 1001"])
+    for crash in report.crashes:
+        assert_type(crash, Crash)
+        assert_type(crash.applied, bool)
+    crash_everywhere(place_order, {"id": 1}, marks=marks)
+    crash_everywhere(place_order)  # type: ignore[call-overload]
+    crash_everywhere(nightly, {"id": 1})  # type: ignore[call-overload]

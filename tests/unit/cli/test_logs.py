@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import PassingClock
 from support.messages import delivery, handling, silence
 from support.telemetry import recording
 
@@ -15,6 +14,7 @@ from runonce.cli import logs
 from runonce.errors import PermanentError, SettingsError
 from runonce.runs.definition import scheduled
 from runonce.testing import Workbench
+from runonce.testing.faults import PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from runonce.errors import ConflictError, Fenced, InputError, LeaseLost, StoreUn
 from runonce.execution.blobs import WRITE, Blobs
 from runonce.execution.patience import LONGEST_PAUSE, PATIENCE
 from runonce.stores.memory import MemoryBlobs
-from tests.support.faults import PassingClock
+from runonce.testing.faults import PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, PassingClock
 from support.flows import at, replica, run_row, work_off
 from support.messages import delivery, host_of, row_of, silence
 
@@ -27,6 +26,7 @@ from runonce.messages.definition import handler
 from runonce.messages.rows import State
 from runonce.runs.definition import scheduled
 from runonce.testing import Complete, DeadLetter, Reschedule, Workbench
+from runonce.testing.faults import Boundary, PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

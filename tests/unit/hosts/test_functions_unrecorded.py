@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Fault, PassingClock
 from support.messages import delivery, handling, silence
 
 from runonce.execution.turns import Turns
@@ -14,6 +13,7 @@ from runonce.hosts.functions.handlers import DeadLetteredError, _function
 from runonce.hosts.runtime import Runtime
 from runonce.settings import ServiceBusConnection
 from runonce.stores.memory import memory_stores
+from runonce.testing.faults import Boundary, Fault, PassingClock
 from tests.support.namespaces import fresh_settings
 
 if TYPE_CHECKING:

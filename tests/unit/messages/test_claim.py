@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Fault, PassingClock
 from support.messages import AFTER_CLAIM, KEY, LEASE, handling, ownership, raw_row, row_of
 
 from runonce.errors import (
@@ -21,6 +20,7 @@ from runonce.errors import (
 from runonce.messages.claim import Delivered, MessageClaim, claim_message
 from runonce.messages.rows import MessageRow, State
 from runonce.testing import Workbench
+from runonce.testing.faults import Boundary, Fault, PassingClock
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
 
 if TYPE_CHECKING:

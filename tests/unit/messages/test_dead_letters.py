@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Fault, PassingClock
 from support.messages import (
     AFTER_CLAIM,
     KEY,
@@ -26,6 +25,7 @@ from runonce.messages.rows import SHARDS, State, place
 from runonce.stores.columns import encode
 from runonce.stores.protocols import Replace
 from runonce.testing import Complete, DeadLetter, Reschedule, Workbench
+from runonce.testing.faults import Boundary, Fault, PassingClock
 from runonce.transports.copies import copy_of
 from runonce.transports.protocols import Dead, Delivery
 

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Fault, PassingClock
 from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_of, raw_row, row_of, silence
 
 from runonce.errors import (
@@ -27,6 +26,7 @@ from runonce.execution.options import MAX_ABANDONED
 from runonce.execution.stop import StopSignal
 from runonce.messages.rows import State
 from runonce.testing import Complete, DeadLetter, MemorySender, Reschedule, Workbench
+from runonce.testing.faults import Boundary, Fault, PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.clock import SteppedClock
-from support.faults import Boundary, Fault
 from support.messages import AFTER_CLAIM, LEASE, begun, delivery, handling, host_of, row_of
 
 from runonce.errors import LeaseLost, TimeLimitExceeded
@@ -15,6 +14,7 @@ from runonce.messages.deliver import Deliverer
 from runonce.messages.ended import Working
 from runonce.messages.heartbeat import LOOK, Heartbeats
 from runonce.testing import Complete, MemorySender, Reschedule, Workbench
+from runonce.testing.faults import Boundary, Fault
 
 if TYPE_CHECKING:
     from runonce.transports.settlement import Settlement

@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import PassingClock
 from support.messages import AFTER_CLAIM, begun, delivery, handling, host_of, row_of, silence
 
 from runonce.errors import PermanentError, TransportError, TransportRefusedError
 from runonce.messages.rows import State
 from runonce.testing import Complete, DeadLetter, MemorySender, Reschedule, Workbench
+from runonce.testing.faults import PassingClock
 from runonce.transports.protocols import Delivery
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import PassingClock
 from support.messages import KEY, begun, delivery, handling, ownership, raw_row, row_of, silence
 
 from runonce.hosts.discover import Discovered
@@ -15,6 +14,7 @@ from runonce.messages.rows import SHARDS, partition
 from runonce.runs.rows import Outcome
 from runonce.stores.protocols import Replace
 from runonce.testing import Complete, DeadLetter, Workbench
+from runonce.testing.faults import PassingClock
 
 if TYPE_CHECKING:
     from runonce.messages.definition import Handler

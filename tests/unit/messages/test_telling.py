@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import PassingClock
 from support.hooks import Heard, added, hearing
 from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_of, row_of, silence
 
@@ -17,6 +16,7 @@ from runonce import hooks
 from runonce.errors import LeaseLost, PermanentError
 from runonce.execution.options import MAX_ABANDONED
 from runonce.testing import Complete, DeadLetter, Reschedule, Workbench
+from runonce.testing.faults import PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from support.faults import PassingClock
 from support.flows import AFTER_LEASE, AFTER_REQUEST, at, die, replica, start, stop_at, work_off
 from support.listener import HANG
 from support.messages import delivery, handling, silence
@@ -19,6 +18,7 @@ from runonce.notify.set_up import listen
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.recovery import recover
 from runonce.testing import Workbench
+from runonce.testing.faults import PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

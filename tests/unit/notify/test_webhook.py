@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import PassingClock
 from support.flows import recovered, replica
 from support.hooks import added
 from support.listener import HANG
@@ -24,6 +23,7 @@ from runonce.runs.definition import scheduled
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
 from runonce.testing import Complete, DeadLetter, Workbench
+from runonce.testing.faults import PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

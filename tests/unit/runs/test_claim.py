@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.faults import Boundary, Fault, PassingClock
 from support.flows import AFTER_LEASE, at
 
 from runonce.errors import (
@@ -26,6 +25,7 @@ from runonce.runs.table import read_job, read_run, write
 from runonce.settings import LeaseTerms
 from runonce.stores.memory import memory_stores
 from runonce.stores.protocols import Delete, Stores
+from runonce.testing.faults import Boundary, Fault, PassingClock
 
 if TYPE_CHECKING:
     from runonce.runs.run import Run

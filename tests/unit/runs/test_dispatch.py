@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Fault
 from support.flows import (
     AFTER_LEASE,
     at,
@@ -46,6 +45,7 @@ from runonce.runs.rows import Outcome
 from runonce.stores.memory import memory_stores
 from runonce.stores.protocols import Replace
 from runonce.testing import Workbench
+from runonce.testing.faults import Boundary, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary
 from support.flows import AFTER_LEASE, at, die, job_row, recovered, replayed, replica, run_row, start
 
 from runonce.errors import InputError, TransportError
@@ -16,6 +15,7 @@ from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.dispatch import Dispatcher
 from runonce.runs.rows import Outcome
 from runonce.testing import MemorySender, Workbench
+from runonce.testing.faults import Boundary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from support.faults import Boundary
 from support.flows import at, bodies, has_run_row, job_row, replica, run_row, work_off
 
 from runonce.runs.decide import Which, resume_run
@@ -19,6 +18,7 @@ from runonce.runs.table import read_job
 from runonce.stores.columns import encode
 from runonce.stores.protocols import Delete
 from runonce.testing import Workbench
+from runonce.testing.faults import Boundary
 
 if TYPE_CHECKING:
     from runonce.runs.definition import ScheduledJob

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import PassingClock
 from support.flows import at, job_row, recovered, replica, run_row, start
 
 from runonce.errors import DefinitionError, HostStopping
@@ -16,6 +15,7 @@ from runonce.runs.definition import scheduled
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
 from runonce.testing import Workbench
+from runonce.testing.faults import PassingClock
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Fault
 from support.flows import at, replayed, replica, run_row, start
 
 from runonce.errors import HostStopping, InputError, StoreError, StoreUnavailableError
@@ -18,6 +17,7 @@ from runonce.runs.rows import JobRow, Outcome, Pending, RunRow, key_range
 from runonce.runs.table import change_job, read_job, write
 from runonce.stores.protocols import Delete, Replace
 from runonce.testing import Workbench
+from runonce.testing.faults import Boundary, Fault
 
 if TYPE_CHECKING:
     from runonce.execution.registry import Registry

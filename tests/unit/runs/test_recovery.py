@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Fault, PassingClock
 from support.flows import (
     AFTER_LEASE,
     AFTER_REQUEST,
@@ -31,6 +30,7 @@ from runonce.runs.rows import Outcome, Pending, job_key
 from runonce.runs.table import read_job, write
 from runonce.stores.protocols import Replace
 from runonce.testing import ManualClock, Workbench
+from runonce.testing.faults import Boundary, Fault, PassingClock
 
 if TYPE_CHECKING:
     from runonce.runs.run import Run

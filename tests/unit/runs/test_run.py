@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary
 from support.flows import AFTER_LEASE, at, die, recovered, replica, run_row, start, stop_at, work_off
 
 from runonce.errors import (
@@ -22,6 +21,7 @@ from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.rows import Outcome
 from runonce.runs.run import MAX_ENTRIES, Run
 from runonce.testing import Workbench
+from runonce.testing.faults import Boundary
 
 if TYPE_CHECKING:
     from collections.abc import Callable

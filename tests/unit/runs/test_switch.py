@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.clock import SteppedClock
-from support.faults import Boundary, Fault
 from support.flows import at, bodies, die, replica, run_row, start
 
 from runonce.errors import LeaseLost
@@ -16,6 +15,7 @@ from runonce.runs.requests import MOST_HELD, Request, read_request
 from runonce.runs.rows import Outcome
 from runonce.runs.switch import AFTER, LEAD
 from runonce.testing import Workbench
+from runonce.testing.faults import Boundary, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.faults import Boundary, Fault, PassingClock
 from support.flows import (
     AFTER_LEASE,
     AFTER_REQUEST,
@@ -32,6 +31,7 @@ from runonce.runs.operate import pause, resume
 from runonce.runs.recovery import recover
 from runonce.runs.rows import Outcome
 from runonce.testing import Workbench
+from runonce.testing.faults import Boundary, Fault, PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

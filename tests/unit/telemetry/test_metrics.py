@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from support.faults import PassingClock
 from support.flows import AFTER_LEASE, at, die, replica, start
 from support.messages import AFTER_CLAIM, begun, delivery, handling, host_of, silence
 
@@ -13,6 +12,7 @@ from runonce.errors import LeaseLost, PermanentError
 from runonce.messages.sending import outgoing, send_all
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.testing import MemorySender, Workbench
+from runonce.testing.faults import PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

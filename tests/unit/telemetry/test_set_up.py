@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.faults import PassingClock
 from support.listener import HANG, Listener, listening
 
 from runonce.errors import MissingExtraError, SettingsError
@@ -24,6 +23,7 @@ from runonce.execution import hooks
 from runonce.runs.definition import scheduled
 from runonce.telemetry.set_up import listen
 from runonce.testing import Workbench
+from runonce.testing.faults import PassingClock
 from runonce.watched import Watched
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
-from support.faults import PassingClock
 from support.flows import AFTER_LEASE, at, die, replica, start
 from support.messages import delivery, handling, silence
 from support.telemetry import Recorded, id_of, parent_of
@@ -17,6 +16,7 @@ from runonce.errors import LeaseLost, PermanentError
 from runonce.messages.sending import outgoing, send_all
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.testing import Complete, MemorySender, Workbench
+from runonce.testing.faults import PassingClock
 from runonce.transports.protocols import Delivery
 
 if TYPE_CHECKING:

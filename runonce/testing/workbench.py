@@ -1,20 +1,4 @@
-"""For the tests of your jobs and handlers: the whole flow in memory, on a clock you move.
-
-A scheduled job:
-
-    bench = Workbench(nightly_report)
-    result = bench.run(nightly_report, at="2026-11-29T03:00:00Z")
-    assert result.outcome == "succeeded"
-    assert bench.blobs()["reports/2026-11-29.csv"].startswith(b"country,")
-
-A handler, which is delivered its message twice and has its effect once:
-
-    bench = Workbench()
-    assert bench.deliver(send_invoice, {"invoice_id": 7}) == Complete()
-    assert bench.deliver(send_invoice, {"invoice_id": 7}, delivery_count=2) == Complete(duplicate=True)
-    assert [row["name"] for row in bench.effects(send_invoice)] == ["invoice 7"]
-    assert [sent.json for sent in bench.sent] == [{"mail": 7}]
-"""
+"""A workbench for jobs and handlers: stores in memory, a clock that is moved by hand, and what was sent."""
 
 from __future__ import annotations
 
@@ -22,7 +6,7 @@ import json
 import threading
 import uuid
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +24,6 @@ from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
 from runonce.transports.ids import fingerprint
 from runonce.transports.protocols import Delivery
-from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,17 +35,7 @@ if TYPE_CHECKING:
     from runonce.runs.result import Result
     from runonce.stores.protocols import Value
     from runonce.transports.protocols import Outgoing
-
-__all__ = [
-    "Complete",
-    "DeadLetter",
-    "ManualClock",
-    "MemorySender",
-    "Reschedule",
-    "Sent",
-    "Settlement",
-    "Workbench",
-]
+    from runonce.transports.settlement import Settlement
 
 DEFAULT_START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -209,12 +182,10 @@ class Workbench:
         return results
 
     def _go_to(self, job: ScheduledJob, at: datetime | str) -> datetime:
-        fire_time = datetime.fromisoformat(at) if isinstance(at, str) else at
-        if fire_time.tzinfo is None:
-            fire_time = fire_time.replace(tzinfo=zone(job.schedule.time_zone))
+        fire_time = instant(job, at)
         if fire_time > self.clock.now():
             self.clock.advance((fire_time - self.clock.now()).total_seconds())
-        return fire_time.astimezone(UTC)
+        return fire_time
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
@@ -251,32 +222,15 @@ class Workbench:
         Returns:
             `Complete`, with what the handler returned; `Reschedule`; or `DeadLetter`.
         """
-        data, known = body_bytes(handler.name, body), ""
-        if message_id is None:
-            message_id, known = self._ids(handler, data)
-        delivery = Delivery(
-            body=data,
-            message_id=message_id,
+        delivery = replace(
+            first_delivery(handler, body, self.clock.now(), message_id),
             delivery_count=delivery_count,
-            enqueued_at=self.clock.now(),
             correlation_id=correlation_id,
             properties=properties or {},
             reschedules=reschedules,
-            sent_as=known,
         )
         with self._inside():
             return self.deliverer.deliver(handler, delivery)
-
-    @staticmethod
-    def _ids(handler: Handler, body: bytes) -> tuple[str, str]:
-        """The broker's id of a message and the one it is known by."""
-        if handler.key is None:
-            return fingerprint(body), ""
-        try:
-            sent = outgoing(handler, body)
-        except PermanentError:  # without its key, which the handler is to refuse
-            return str(uuid.uuid4()), ""
-        return sent.message_id, sent.sent_as
 
     @property
     def sent(self) -> list[Sent]:
@@ -300,3 +254,30 @@ class Workbench:
         prefix = f"{self.settings.namespace}/"
         items = {name: self.stores.blobs.read(name) for name in self.stores.blobs.names(prefix)}
         return {name.removeprefix(prefix): item.data for name, item in items.items() if item is not None}
+
+
+def instant(job: ScheduledJob, at: datetime | str) -> datetime:
+    """A datetime or ISO 8601 text in UTC; without an offset it is meant in the job's own time zone."""
+    when = datetime.fromisoformat(at) if isinstance(at, str) else at
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=zone(job.schedule.time_zone))
+    return when.astimezone(UTC)
+
+
+def first_delivery(handler: Handler, body: Any, now: datetime, message_id: str | None = None) -> Delivery:
+    """A message as it first arrives; without an id, as `enqueue` or the body gives it one."""
+    data, known = body_bytes(handler.name, body), ""
+    if message_id is None:
+        message_id, known = _ids(handler, data)
+    return Delivery(body=data, message_id=message_id, delivery_count=1, enqueued_at=now, sent_as=known)
+
+
+def _ids(handler: Handler, body: bytes) -> tuple[str, str]:
+    """The broker's id of a message and the one it is known by."""
+    if handler.key is None:
+        return fingerprint(body), ""
+    try:
+        sent = outgoing(handler, body)
+    except PermanentError:  # without its key, which the handler is to refuse
+        return str(uuid.uuid4()), ""
+    return sent.message_id, sent.sent_as

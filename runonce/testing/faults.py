@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from dataclasses import fields
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from runonce.errors import StoreUnavailableError
 from runonce.stores.protocols import Stores
-from runonce.testing import ManualClock
+from runonce.testing.workbench import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from runonce.errors import RunonceError
+
+    Named = Callable[[str, str, tuple[Any, ...]], str]
 
 
 class Fault(StrEnum):
@@ -82,16 +85,20 @@ class Boundary:
             raise Died
         raise unknown(f"{method}: {fault}")
 
-    def around(self, stores: Stores) -> Stores:
-        """The stores as this process reaches them."""
-        wrapped = {f.name: cast("Any", _Wrapped(getattr(stores, f.name), self)) for f in fields(stores)}
+    def around(self, stores: Stores, named: Named = lambda _, method, __: method) -> Stores:
+        """The stores as this process reaches them; `named` says what a call is called, by store, method, arguments."""
+        wrapped = {
+            f.name: cast("Any", _Wrapped(getattr(stores, f.name), self, partial(named, f.name)))
+            for f in fields(stores)
+        }
         return Stores(**wrapped)
 
 
 class _Wrapped:
-    def __init__(self, store: Any, boundary: Boundary) -> None:
+    def __init__(self, store: Any, boundary: Boundary, called: Callable[[str, tuple[Any, ...]], str]) -> None:
         self._store = store
         self._boundary = boundary
+        self._called = called
 
     def __getattr__(self, method: str) -> Any:
         function = getattr(self._store, method)
@@ -101,7 +108,7 @@ class _Wrapped:
                 answer = function(*args, **options)
                 return list(answer) if method in ("scan", "names") else answer
 
-            return self._boundary.cross(method, carry_out)
+            return self._boundary.cross(self._called(method, args), carry_out)
 
         return call
 
