@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     Page = Callable[["Asked"], tuple[str, dict[str, Any]]]
 
 DAY = timedelta(days=1)
-MOST_LANES = 12
+MOST_LANES = 8
 """Jobs on the overview's timeline, the worst first: each is one call."""
-LANE_RUNS = 300
+LANE_RUNS = 100
+"""The newest of a job that are on the overview's timeline."""
 HISTORY = 100
 AT_ONCE = 8
 FAILED = {Outcome.FAILED, Outcome.UNKNOWN, Outcome.ABANDONED}
@@ -66,7 +67,7 @@ def overview(asked: Asked) -> tuple[str, dict[str, Any]]:
         "alive": [host for host in looked.hosts if host.is_alive],
         "troubled": [job for job in looked.jobs if job.trouble],
         "troubled_handlers": [one for one in looked.handlers if one.trouble],
-        "picture": pictures.timeline(list(zip(shown, runs, strict=True)), now - DAY, now),
+        "picture": pictures.timeline(list(zip(shown, runs, strict=True)), now - DAY, now, LANE_RUNS),
         "more_lanes": len(looked.jobs) - len(shown),
     }
 
@@ -96,7 +97,7 @@ def job(asked: Asked) -> tuple[str, dict[str, Any]]:
         "runs": [run for run in runs if only in ("", run.outcome)],
         "only": only,
         "outcomes": [outcome.value for outcome in Outcome],
-        "picture": pictures.timeline([(status, recent)], now - DAY, now),
+        "picture": pictures.timeline([(status, recent)], now - DAY, now, HISTORY),
         "bars": pictures.durations(succeeded[:60]),
         "rate": None if not ended else round(100 * len(succeeded) / len(ended)),
         "p95": took[min(len(took) - 1, int(len(took) * 0.95))] if took else None,

@@ -74,8 +74,10 @@ class Timeline:
         return "; ".join(parts)
 
 
-def timeline(jobs: Sequence[tuple[JobStatus, Sequence[RunRow]]], since: datetime, now: datetime) -> Timeline:
-    """The runs of each job from `since` until now."""
+def timeline(
+    jobs: Sequence[tuple[JobStatus, Sequence[RunRow]]], since: datetime, now: datetime, most: int
+) -> Timeline:
+    """The runs of each job from `since` until now; where there are `most` of them, earlier ones were not read."""
     span = (now - since).total_seconds()
 
     def x(instant: datetime) -> float:
@@ -89,6 +91,8 @@ def timeline(jobs: Sequence[tuple[JobStatus, Sequence[RunRow]]], since: datetime
             marks.insert(
                 0, Mark(begins, max(THIN, x(now) - begins), "paused", f"paused: {status.paused_why}")
             )
+        if len(runs) >= most and (ends := x(runs[-1].fire_time)) > LEFT + THIN:
+            marks.insert(0, Mark(LEFT, ends - LEFT, "unread", "earlier runs are not in this picture"))
         lanes.append(
             Lane(status.name, TOP + number * LANE, tuple(mark for mark in marks if mark is not None))
         )
