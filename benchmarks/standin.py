@@ -101,10 +101,16 @@ class Tables:
             )
         within = RANGE.search(request.query.get("$filter", ""))
         partition, first, last = within.groups() if within else ("", "", "")
-        rows = self._rows[name.removesuffix("()"), partition]
-        found = [rows[key] for key in sorted(rows) if first <= key < last]
-        found = found[: int(request.query.get("$top", 1000))]
-        return Answer(200, JSON, json.dumps({"value": found}).encode())
+        rows, after = self._rows[name.removesuffix("()"), partition], request.query.get("NextRowKey", "")
+        found = [key for key in sorted(rows) if max(first, after) <= key < last]
+        top = int(request.query.get("$top", 1000))
+        said = json.dumps({"value": [rows[key] for key in found[:top]]}).encode()
+        if len(found) <= top:
+            return Answer(200, JSON, said)
+        names = {"NextPartitionKey": partition, "NextRowKey": found[top]}
+        return Answer(
+            200, {**JSON, **{f"x-ms-continuation-{name}": key for name, key in names.items()}}, said
+        )
 
     def _write(self, method: str, name: str, headers: dict[str, str], body: bytes) -> Answer:
         values = json.loads(body) if body else {}
@@ -268,7 +274,7 @@ async def serve(service: Any, latency: float) -> int:
     """Serve one service; its port."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 method, target, _ = head[0].split(" ")
@@ -307,20 +313,52 @@ async def run(latency: float) -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
+async def relay_to(port: int, latency: float) -> None:
+    """Hand on what comes, half the latency later in each direction, until the input ends."""
+    loop = asyncio.get_running_loop()
+
+    async def hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            loop.call_later(latency / 2, writer.write, data)
+        loop.call_later(latency / 2, writer.close)
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(hand_on(reader, back), hand_on(there, writer))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+
+
 @contextlib.contextmanager
-def storage(latency: float) -> Iterator[str]:
-    """A stand-in in a process of its own; its connection string."""
-    command = [sys.executable, __file__, "--latency", str(latency)]
+def _serving(*arguments: str) -> Iterator[str]:
+    """This file in a process of its own; the line it says first."""
+    command = [sys.executable, __file__, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdout is None or not (said := process.stdout.readline().strip()):
-            raise SystemExit("the stand-in for storage did not start")
+            raise SystemExit("the stand-in did not start")
         try:
             yield said
         finally:
             process.communicate()
 
 
+def storage(latency: float) -> contextlib.AbstractContextManager[str]:
+    """A stand-in in a process of its own; its connection string."""
+    return _serving("--latency", str(latency))
+
+
+def relay(port: int, latency: float) -> contextlib.AbstractContextManager[str]:
+    """A relay to a port of this machine, in a process of its own; its port."""
+    return _serving("--latency", str(latency), "--relay", str(port))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--latency", type=float, default=0.0, help="seconds until an answer")
-    asyncio.run(run(parser.parse_args().latency))
+    parser.add_argument("--relay", type=int, metavar="PORT", help="hand on to a port of this machine instead")
+    options = parser.parse_args()
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(relay_to(options.relay, options.latency) if options.relay else run(options.latency))
