@@ -207,7 +207,7 @@ def servicebus(latencies: list[float], at_once: list[int], rounds: int) -> None:
                     "benchmark", StorageConnection(connection), servicebus=bus, transport="servicebus"
                 )
                 for most in at_once:
-                    count = max(128, 6 * most)
+                    count = max(256, 20 * most)  # opening a receiver takes half a second
                     name = f"{1000 * latency:.0f} ms, {most} at once"
                     compare(
                         name,

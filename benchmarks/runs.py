@@ -90,7 +90,8 @@ def each(count: int, work: Callable[[int], object]) -> float:
 
 def runs(connection: str, count: int = 60) -> tuple[float, float]:
     """A run of its own fire time, and a replica that finds the lease held."""
-    one, settings = job("nightly"), Settings("benchmark", StorageConnection(connection))
+    namespace = f"n-{uuid.uuid4().hex[:12]}"
+    one, settings = job("nightly"), Settings(namespace, StorageConnection(connection))
     with Runtime(settings, found=Discovered(jobs={"nightly": one}), host="benchmark") as runtime:
         times = iter_times()
 
