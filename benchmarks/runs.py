@@ -54,7 +54,7 @@ def job(run: Run) -> None:
     pass
 
 for number in range({count}):
-    scheduled(f"0 {{number % 60}} {{number % 24}} * * *", name=f"job{{number}}")(job)
+    scheduled(f"0 {{number % 60}} {{({hour} + 6 + number % 12) % 24}} * * *", name=f"job{{number}}")(job)
 """
 SLOW = """
 import os, time
@@ -189,7 +189,7 @@ def idle(count: int, seconds: float) -> None:
     with standin.storage(0) as connection, tempfile.TemporaryDirectory() as folder:
         jobs = Path(folder) / "jobs"
         jobs.mkdir()
-        (jobs / "many.py").write_text(JOBS.format(count=count))
+        (jobs / "many.py").write_text(JOBS.format(count=count, hour=datetime.now(UTC).hour))
         process = serve(jobs, connection)
         try:
             time.sleep(20)  # the start, and the first recovery tick
