@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import signal
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulation.simulate import Seen, shrunk, simulate, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 PROGRESS = 20.0
 """Seconds between two lines that say how far it is."""
@@ -38,31 +40,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = options.seed or 0
     began = told_at = time.monotonic()  # noqa: TID251 - how long it takes, for a person
     injected, checked, failed, steps = Counter[str](), Counter[str](), list[Seen](), 0
-    if count == 1:
-        with simulated():
-            results = iter([_one(first)])
-    else:
-        pool = multiprocessing.Pool(options.processes, initializer=simulated().__enter__)
-        results = pool.imap_unordered(_one, range(first, first + count), chunksize=10)
-    for number, seen in enumerate(results, 1):
-        injected.update(seen.injected)
-        checked.update(seen.checked)
-        steps += seen.steps
-        if seen.violations:
-            failed.append(seen)
-            print(f"seed {seen.case.seed}: {seen.violations[0]}", flush=True)
-        now = time.monotonic()  # noqa: TID251
-        if now - told_at > PROGRESS:
-            told_at = now
-            left = (now - began) / number * (count - number) / 60
-            print(f"{number:,} of {count:,}, {len(failed)} with violations, {left:.0f} min left", flush=True)
+    number = 0
+    with ExitStack() as running, suppress(KeyboardInterrupt):  # then it says what was seen so far
+        if count == 1:
+            running.enter_context(simulated())
+            results: Iterator[Seen] = map(_one, [first])
+        else:
+            pool = multiprocessing.Pool(options.processes, initializer=_begin)
+            running.enter_context(pool)
+            results = pool.imap_unordered(_one, range(first, first + count), chunksize=10)
+        for number, seen in enumerate(results, 1):
+            injected.update(seen.injected)
+            checked.update(seen.checked)
+            steps += seen.steps
+            if seen.violations:
+                failed.append(seen)
+                print(f"seed {seen.case.seed}: {seen.violations[0]}", flush=True)
+            now = time.monotonic()  # noqa: TID251
+            if now - told_at > PROGRESS:
+                told_at = now
+                left = (now - began) / number * (count - number) / 60
+                print(
+                    f"{number:,} of {count:,}, {len(failed)} with violations, {left:.0f} min left", flush=True
+                )
     if failed:
         tell(min(failed, key=lambda seen: seen.steps))
-    print(f"\n{count:,} schedules from seed {first}, {steps:,} steps, {time.monotonic() - began:.0f} s")  # noqa: TID251
+    print(f"\n{number:,} schedules from seed {first}, {steps:,} steps, {time.monotonic() - began:.0f} s")  # noqa: TID251
     print(f"{sum(injected.values()):,} faults injected: {listed(injected)}")
     print(f"{sum(checked.values()):,} invariants checked: {listed(checked)}")
     print(f"{len(failed)} violations")
     return 1 if failed else 0
+
+
+_simulated = ExitStack()
+"""Of a process that simulates one schedule after the other."""
+
+
+def _begin() -> None:
+    """In each process; whoever interrupts the command means its first one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _simulated.enter_context(simulated())
 
 
 def _one(seed: int) -> Seen:

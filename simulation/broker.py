@@ -184,6 +184,8 @@ class SimTransport:
         self.wire = wire
         self.clock = clock
         self.any_thread = any_thread
+        self.gives_back = False
+        """Whether what is handled is given back instead of completed, as a Functions host does while it stops."""
 
     def sender(self) -> SimLink:
         return SimLink(self)
@@ -231,6 +233,8 @@ class SimLink:
         held, receipt = received.native
         assert self._handler is not None  # noqa: S101 - an inbox has one
         match settlement:
+            case Complete() if self._transport.gives_back:
+                self.give_back(received)
             case Complete():
                 self._call("complete", lambda: self._broker.settle(self._queue, held, receipt))
             case DeadLetter(reason, description):

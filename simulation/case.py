@@ -40,6 +40,7 @@ MESSAGE_KINDS: Kinds = (
     ("purge dead letters", 1),
     ("break lock", 1),
     ("locks lost", 2),
+    ("completes nothing", 2),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from runonce.execution.blobs import OWNER, TOKEN
-from runonce.messages.rows import State, decode_message, place
+from runonce.messages.rows import State, decode_message, effect_key, place
 from runonce.transports.ids import fingerprint
 from simulation.baton import simulator
 from simulation.checks import Checks
@@ -155,6 +155,10 @@ class MessageChecks(Checks):
             self.violated("every message is accounted for", line)
         for row in self._rows():
             self._judge_end(row)
+            if row.handler == "shipping":
+                self.checked["an effect and its record are one"] += 1
+                if self.has_effect(row.key) is not (row.state is State.DONE):
+                    self.violated("an effect and its record are one", f"{row.key} is {row.state}")
 
     def _judge_end(self, row: MessageRow) -> None:
         case, who = self.world.case, f"{row.handler} {row.key}"
@@ -166,6 +170,12 @@ class MessageChecks(Checks):
             self.checked["a stop is no death"] += 1
             if row.abandoned or (row.failures and row.state is State.DONE):
                 self.violated("a stop is no death", f"{who}: {row.abandoned} deaths, {row.failures} failures")
+
+    def has_effect(self, order: str) -> bool:
+        """Whether an order's shipping has committed its row."""
+        entity = self.world.handlers["shipping"].entity
+        where, key = place(self.world.settings.namespace, entity, "shipping", order)
+        return effect_key(key, "shipped") in self.world.server.claims.rows(where)
 
     # -- the rows as the server has them ------------------------------------------------------------------------
 

@@ -87,7 +87,12 @@ class MessageWorld(World["MessageCase", MessageHost]):
         super().__init__(case, checks)
         self.server = Server(self.clock, checks)
         billing = self._handler("billing", topic=TOPIC, key="order", lock="tenant:{tenant}")
-        shipping = self._handler("shipping", topic=TOPIC, key="order")
+        asks = (
+            {"reconcile": lambda message: checks.has_effect(message.key)}
+            if case.on_abandoned == "hold"
+            else {}
+        )
+        shipping = self._handler("shipping", topic=TOPIC, key="order", **asks)
         mail = self._handler("mail", queue="mail", key="mail")
         self.handlers = {one.name: one for one in (billing, shipping, mail)}
         self.awaited: dict[str, list[tuple[Task, int]]] = {}
@@ -253,9 +258,16 @@ def _lose_locks(world: MessageWorld, fault: Fault) -> None:  # noqa: ARG001 - on
     world.broker.lose_locks()
 
 
+def _complete_nothing(world: MessageWorld, fault: Fault) -> None:
+    host = world.alive()[int(fault.dice * 997) % len(world.alive())] if world.alive() else world.operator
+    host.transport.gives_back = True
+    world.sim.at(world.sim.now + fault.seconds, lambda: setattr(host.transport, "gives_back", False))
+
+
 MESSAGE_VERBS: dict[str, Callable[[MessageWorld, Fault], None]] = {
     "replay dead letters": _replay,
     "purge dead letters": _purge,
     "break lock": _break_lock,
     "locks lost": _lose_locks,
+    "completes nothing": _complete_nothing,
 }

@@ -122,7 +122,10 @@ def simulated() -> Iterator[None]:
         patch.object(lane, "queue", baton),
         patch.object(workers, "queue", baton),
         patch.object(consumer, "wait", baton.wait),
-        patch.object(lane, "IDLE_WAIT", 4.0),  # a real broker has no need to be asked each second either
+        # Looked at less often than by real threads: half of the steps would be looks at nothing.
+        patch.object(lane, "IDLE_WAIT", 4.0),
+        patch.object(lane, "LONGEST_PAUSE", 3.0),
+        patch.object(heartbeat, "LOOK", 2.0),
         patch.object(heartbeat, "wait", baton.wait),
         patch.object(threads, "Future", baton.Future),
         _made_with(ended.Working, ending=baton.Lock, settled=baton.Future),
