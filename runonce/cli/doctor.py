@@ -13,7 +13,10 @@ from runonce.cli.exits import Exit
 if TYPE_CHECKING:
     from runonce.hosts.doctor import Check
 
-STYLES = {"well": "green", "note": "yellow", "mend": "red"}
+STYLES = {"mend": "red", "note": "yellow", "well": "green"}
+"""The worst first."""
+CHECKED = 26
+"""Columns for what was looked at; the rest of 80 is for the findings."""
 
 
 @command(LOOK, "runonce doctor", "runonce doctor --offline", "runonce doctor --json")
@@ -52,7 +55,8 @@ def _exit(checks: "list[Check]") -> Exit:
 
 def _print(checks: "list[Check]") -> None:
     made = output.table("", "Checked", "What is amiss, and the remedy")
-    for one in checks:
+    made.columns[1].max_width = CHECKED
+    for one in sorted(checks, key=lambda one: list(STYLES).index(one.state)):
         texts = [(("\n" if number else "") + found.text, "") for number, found in enumerate(one.findings)]
         made.add_row(
             output.styled((one.state, STYLES[one.state])),
