@@ -1,6 +1,6 @@
 """Requests to Azure Storage: one function, a pool of connections, and the credential the settings name.
 
-The SDK's own clients take several times as much of a processor for the same request, and a quarter of a second to import.
+The SDK's own clients take several times as much CPU for the same request, and a quarter of a second to import.
 So what is asked for each message and each run is asked here, through azure-core's pipeline and its policies for
 tokens and SAS; the SDK's clients serve what is rare. One call is one request: nothing is tried again.
 """
