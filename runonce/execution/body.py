@@ -1,7 +1,8 @@
 """The one runner of user code: a job's or a handler's body between its begin and its finish, sync or async.
 
 Whatever a body raises becomes a value, for nothing of it may end its host. What it returns is looked at: an
-awaitable is awaited, whichever kind of function returned it, and a generator, which has done nothing yet, is refused.
+awaitable or a future is awaited, whichever kind of function returned it. What has done nothing yet is refused: a
+generator, a `map`, a function, a context nobody entered, and awaitables that are kept in a list.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncIterator, Generator
 from concurrent.futures import Future
+from contextlib import AsyncContextDecorator, ContextDecorator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from runonce.execution.registry import Registry
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
+
+NOT_RUN = (Generator, AsyncIterator, map, filter, ContextDecorator, AsyncContextDecorator)
+"""Of which nothing runs until somebody goes through it or enters it."""
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -122,7 +127,7 @@ class Flow(Generic[B]):
 def _called(begun: Begun) -> End:
     try:
         result = begun.call()
-        if not inspect.isawaitable(result):
+        if not _is_awaited(result):
             return _looked_at(begun, result), None
         try:
             return body_loop().wait(lambda: _awaited(begun, lambda: result), begun.stop, begun.ended)
@@ -137,20 +142,36 @@ async def _awaited(begun: Begun, call: Callable[[], Any]) -> End:
     # Caught inside the body's task: a loop lets SystemExit through, and would end.
     try:
         result = call()
-        while inspect.isawaitable(result):
-            result = await result
+        while _is_awaited(result):
+            result = await (asyncio.wrap_future(result) if isinstance(result, Future) else result)
         return _looked_at(begun, result), None
     except BaseException as error:  # noqa: BLE001 - see the module
         return None, error
 
 
+def _is_awaited(result: Any) -> bool:
+    return inspect.isawaitable(result) or isinstance(result, Future)
+
+
 def _looked_at(begun: Begun, result: Any) -> Any:
-    if isinstance(result, Generator | AsyncGenerator):
-        raise PermanentError(
-            f"{begun.who}: its function returned {type(result).__name__.replace('_', ' ')} "
-            f"{getattr(result, '__qualname__', '')!r}, so nothing of it has run; take its `yield` out, or go through "
-            f"it in the function."
-        )
+    """The result, where it or anything in it is no work that is still to be done."""
+    seen, waiting = set[int](), [result]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            one = list(one.values())
+        if isinstance(one, list | tuple | set | frozenset):
+            if id(one) not in seen:
+                seen.add(id(one))
+                waiting += one
+        elif isinstance(one, Future | asyncio.Future) and one.done():
+            one.result()  # what it raised is the body's
+        elif inspect.isroutine(one) or isinstance(one, NOT_RUN) or _is_awaited(one):
+            kind = type(one).__name__.replace("_", " ").strip()
+            raise PermanentError(
+                f"{begun.who}: its function returned {kind} {getattr(one, '__qualname__', '')!r}, so nothing of it has "
+                f"run; call it, await it or go through it in the function, and take a `yield` out."
+            )
     return result
 
 
@@ -171,11 +192,14 @@ def brief(error: BaseException) -> str:
     """Its kind and text in a line."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - the job's own error class may fail at this too
+    except BaseException:  # noqa: BLE001 - the job's own error class may fail at this too
         return f"{type(error).__name__}, whose text could not be made"
 
 
 def told(error: BaseException) -> str:
     """The traceback as it is kept on the row: its end, which says most."""
-    text = "".join(traceback.format_exception(error))
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001 - as above
+        text = brief(error)
     return text if len(text) <= LONGEST_TEXT else "…" + text[-LONGEST_TEXT + 1 :]

@@ -52,27 +52,37 @@ class Batches(Generic[T]):
         self._items = items
         self._size = size
         self._name = name
+        self._cut_short = False
+        """Whether the items themselves looked at the stop, and may have ended because of it."""
 
     def __iter__(self) -> Iterator[list[T]]:
         for batch, done in self._remaining():
             self._check()
             yield batch
             self._checkpoint.commit(self._name, done)
-        self._stop.told = False  # whatever it was told before, its work is done
+        self._stop.told = self._cut_short  # whatever the loop was told before, its work is done
 
     async def __aiter__(self) -> AsyncIterator[list[T]]:
         for batch, done in self._remaining():
             self._check()
             yield batch
             await asyncio.to_thread(self._checkpoint.commit, self._name, done)
-        self._stop.told = False
+        self._stop.told = self._cut_short
 
     def _remaining(self) -> Iterator[tuple[list[T], int]]:
         done = self._checkpoint.progress.get(self._name, 0)
         rest = itertools.islice(self._items, done, None)
-        while batch := list(itertools.islice(rest, self._size)):
+        while batch := self._next(rest):
             done += len(batch)
             yield batch, done
+
+    def _next(self, rest: Iterator[T]) -> list[T]:
+        told, self._stop.told = self._stop.told, False
+        try:
+            return list(itertools.islice(rest, self._size))
+        finally:
+            self._cut_short |= self._stop.told
+            self._stop.told |= told
 
 
 class Staged(Protocol):

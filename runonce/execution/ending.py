@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
+from concurrent.futures import BrokenExecutor
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ class Ending(Enum):
     """It is somebody else's by now."""
 
 
-def judge(  # noqa: PLR0911 - one answer for each end
+def judge(  # noqa: C901, PLR0911 - one answer for each end
     error: BaseException | None, stop: StopSignal, *, held: bool
 ) -> tuple[Ending, BaseException | None]:
     """What a body's end means, and the error to be told as its reason: None where it is done.
@@ -64,6 +65,8 @@ def judge(  # noqa: PLR0911 - one answer for each end
     if lost and any(isinstance(part, RunInterrupted | asyncio.CancelledError) for part in parts):
         return Ending.LOST, error
     if isinstance(cause, HostStopping):
+        if stop.done and isinstance(error, HostStopping | asyncio.CancelledError):
+            return Ending.DONE, None
         if any(isinstance(part, HostStopping) for part in parts):
             return Ending.STOPPED, error
         if any(_cut_off(part) for part in parts):
@@ -83,7 +86,7 @@ def _cut_off(error: BaseException) -> bool:
     """Whether this is what somebody hears who is stopped from outside."""
     if isinstance(error, subprocess.CalledProcessError):
         return error.returncode in KILLED  # a signal to stop often goes to all processes of a group
-    return isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
+    return isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit | BrokenExecutor)
 
 
 def _parts(error: BaseException) -> Iterator[BaseException]:

@@ -6,6 +6,7 @@ default is the schedule's own.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import math
@@ -20,6 +21,8 @@ from runonce.stores.columns import compact
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+UNFIT = (ValueError, TypeError, OverflowError)
+"""What a value that does not fit raises."""
 LONGEST = 250
 """Characters of a run's parameters as JSON; its job's row has many of them."""
 
@@ -40,6 +43,13 @@ class Parameter:
                 raise ValueError(f"it is one of {', '.join(map(repr, self.kind))}")
             return given
         return READERS[self.kind](given)
+
+    def is_default(self, value: Any) -> bool:
+        """Whether a value that was read is the function's own default, of whatever type it is written there."""
+        default = self.default
+        with contextlib.suppress(*UNFIT):
+            default = self.read(default)
+        return bool(value == default) and type(value) is type(default)
 
     @property
     def wanted(self) -> str:
@@ -108,13 +118,13 @@ def canonical(job: str, parameters: Mapping[str, Parameter], given: Mapping[str,
             known = "; ".join(one.wanted for one in parameters.values()) or "none"
             raise InputError(f"Job {job}: it has no parameter {name!r}. Its parameters are: {known}.")
         try:
-            read = parameter.read(value)
-        except (ValueError, TypeError) as error:
+            read = None if value is parameter.default is None else parameter.read(value)
+            if not parameter.is_default(read):
+                values[name] = _to_json(read)
+        except UNFIT as error:
             raise InputError(
-                f"Job {job}: parameter {name}={value!r:.80} does not fit `{parameter.wanted}`: {error}."
+                f"Job {job}: parameter {name}={_shown(value)} does not fit `{parameter.wanted}`: {error}."
             ) from error
-        if read != parameter.default or type(read) is not type(parameter.default):
-            values[name] = _to_json(read)
     if not values:
         return ""
     text = compact(values)
@@ -138,7 +148,16 @@ def parameters_json(text: str) -> dict[str, Any]:
     return dict(json.loads(text)) if text else {}
 
 
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # a whole number of thousands of digits
+        return "a number too long to be written"
+
+
 def _to_json(value: Any) -> Any:
+    if isinstance(value, int):
+        str(value)  # one that is too long to be written raises here
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     return value.isoformat() if isinstance(value, date) else value
@@ -148,7 +167,7 @@ def _text(given: Any) -> str:
     if not isinstance(given, str):
         raise TypeError(f"it is a {type(given).__name__}")
     given.encode()  # half of a surrogate pair cannot be kept
-    return given
+    return str.__str__(given)
 
 
 def _whole(given: Any) -> int:
@@ -163,7 +182,7 @@ def _number(given: Any) -> float:
     number = float(given)
     if not math.isfinite(number):
         raise ValueError("it is no finite number")
-    return number
+    return number + 0.0  # there is no -0.0 beside 0.0
 
 
 def _truth(given: Any) -> bool:

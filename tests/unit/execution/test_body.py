@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -333,10 +334,90 @@ def test_a_generator_that_is_returned_is_refused(wing: Any, body: Callable[..., 
     """A generator behind a plain function has done nothing: the body has failed for good, and is told what to do."""
     wing.define(passing_on(body))
     assert wing.run() == "failed"
-    assert "take its `yield` out" in wing.reason
+    assert "take a `yield` out" in wing.reason
     assert "one" in wing.reason
     assert wing.run() in ("failed", "skipped")
     assert wing.row.failures == 1
+
+
+def a_future(_: Any) -> Any:
+    """What a pool hands out for a call that fails a little later."""
+    ended: Future[None] = Future()
+    threading.Timer(0.05, ended.set_exception, [ValueError("no")]).start()
+    return ended
+
+
+def an_ended_future_in_a_list(_: Any) -> Any:
+    ended: Future[None] = Future()
+    ended.set_exception(ValueError("no"))
+    return [ended]
+
+
+@pytest.mark.parametrize("body", [a_future, an_ended_future_in_a_list])
+def test_what_a_returned_future_raises_counts(wing: Any, body: Callable[..., Any]) -> None:
+    """Work that a body hands to a pool, and returns, is waited for, and is tried again when it fails."""
+    wing.define(passing_on(body))
+    assert wing.run() in ("failed", "retrying")
+    assert "ValueError: no" in wing.reason
+    assert wing.row.failures == 1
+
+
+@contextlib.contextmanager
+def a_context(_: Any) -> Iterator[None]:
+    yield
+
+
+@contextlib.asynccontextmanager
+async def an_async_context(_: Any) -> AsyncIterator[None]:
+    yield
+
+
+class Awaitable:
+    """Something like a coroutine, which would warn at some later time."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+async def an_awaitable_in_a_list(_: Any) -> Any:
+    return {"sent": [(Awaitable(),)]}
+
+
+def a_running_future_in_a_list(_: Any) -> Any:
+    return [Future()]
+
+
+LAZY = [
+    lambda _: map(print, ["never"]),
+    lambda _: filter(print, ["never"]),
+    lambda _: print,
+    lambda _: lambda: None,
+    a_context,
+    an_async_context,
+    an_awaitable_in_a_list,
+    a_running_future_in_a_list,
+]
+
+
+@pytest.mark.parametrize("body", LAZY)
+def test_what_has_not_run_is_no_success(
+    wing: Any, body: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a body returns for others to run, which nobody would, is a failure for good that names it."""
+    wing.define(passing_on(body))
+    assert wing.run() == "failed"
+    assert "nothing of it has run" in wing.reason
+    assert wing.run() in ("failed", "skipped")
+    assert wing.row.failures == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_data_that_is_returned_is_data(wing: Any) -> None:
+    """Lists and dicts of a body, even ones that contain themselves, are no work to be done."""
+    data: dict[str, Any] = {"rows": [1, "a", (None, {2})]}
+    data["rows"].append(data)
+    wing.define(passing_on(lambda _: data))
+    assert wing.run() == "done"
 
 
 # -- the one loop -----------------------------------------------------------------------------------------------
@@ -545,6 +626,30 @@ def says_it_is_done(work: Any, stop: Callable[[], None]) -> None:
     work.done()
 
 
+def is_done_and_told(work: Any, stop: Callable[[], None]) -> None:
+    stop()
+    work.done()
+    work.check()
+
+
+def is_done_and_fails(work: Any, stop: Callable[[], None]) -> None:
+    stop()
+    work.done()
+    raise ValueError("no")
+
+
+def its_items_end_with_the_stop(work: Any, stop: Callable[[], None]) -> None:
+    def items() -> Iterator[int]:
+        for number in range(5):
+            if work.stopping:
+                return
+            yield number
+
+    for (number,) in work.batches(items(), size=1):
+        if number == 1:
+            stop()
+
+
 def never_looks(_: Any, stop: Callable[[], None]) -> None:
     stop()
 
@@ -603,6 +708,11 @@ def its_child_is_killed(_: Any, stop: Callable[[], None]) -> None:
     raise subprocess.CalledProcessError(-15, ["tar"])
 
 
+def its_pool_is_killed(_: Any, stop: Callable[[], None]) -> None:
+    stop()
+    raise BrokenProcessPool("a process ended abruptly")
+
+
 def its_child_fails(_: Any, stop: Callable[[], None]) -> None:
     stop()
     raise subprocess.CalledProcessError(2, ["tar"])
@@ -627,6 +737,9 @@ STOPPED = {
     told: "stopped",
     looks_and_returns: "stopped",
     says_it_is_done: "done",
+    is_done_and_told: "done",
+    is_done_and_fails: "failed",
+    its_items_end_with_the_stop: "stopped",
     never_looks: "done",
     last_batch: "done",
     before_the_last_batch: "stopped",
@@ -636,12 +749,13 @@ STOPPED = {
     fails_in_cleaning_up: "stopped",
     catches_it_and_returns: "stopped",
     its_child_is_killed: "stopped",
+    its_pool_is_killed: "stopped",
     its_child_fails: "failed",
     ctrl_c: "stopped",
     fails_meanwhile: "failed",
     fenced_meanwhile: "failed",
 }
-CUT_OFF = {its_child_is_killed, ctrl_c}
+CUT_OFF = {its_child_is_killed, its_pool_is_killed, ctrl_c}
 
 
 def stopping_in(wing: Any, does: Callable[..., None]) -> Callable[[Any], None]:

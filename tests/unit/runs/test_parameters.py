@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import math
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,6 +65,33 @@ def test_a_default_that_is_named_is_the_schedules_own_run() -> None:
     again = bench.dispatcher.execute(report, T, by="hand", params=report.params({"region": "eu"}))
     assert again.reason.startswith("already succeeded")
     assert len(seen) == 1
+
+
+class Colour(enum.StrEnum):
+    """As a default may be written."""
+
+    RED = "red"
+
+
+def of_all_defaults(
+    run: Run, *, rate: float = 10, pages: int | None = None, colour: str = Colour.RED, limit: float = math.inf
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"rate": "10"}, {"rate": 10}, {"pages": None}, {"colour": "red"}, {"colour": Colour.RED}],
+    ids=str,
+)
+def test_a_default_is_known_however_it_is_written(given: dict[str, Any]) -> None:
+    """A whole number for a float, None, a member of an enumeration: the value counts, and not how it is written."""
+    assert scheduled("0 0 3 * * *", name="one")(of_all_defaults).params(given) == ""
+
+
+def test_a_zero_is_one_zero() -> None:
+    """A minus before a zero makes no other run of it."""
+    job = scheduled("0 0 3 * * *", name="one")(of_all_defaults)
+    assert job.params({"rate": "-0"}) == job.params({"rate": 0}) == '{"rate":0.0}'
 
 
 def test_parameters_survive_a_death_and_a_retry() -> None:
@@ -266,7 +295,11 @@ def test_each_type_is_read_from_text_and_comes_back(name: str, text: str, value:
         ({"text": "\ud800"}, r"does not fit"),
         ({"text": "x" * LONGEST}, rf"over {LONGEST}; put the data in a blob"),
         ({"whole": "9" * 5000}, r"does not fit"),
+        ({"whole": 10**5000}, r"too long to be written does not fit"),
+        ({"number": 10**400}, r"does not fit"),
+        ({"instant": "0001-01-01T00:00:00+14:00"}, r"does not fit"),
     ],
+    ids=range(15),
 )
 def test_what_does_not_fit_is_refused(given: dict[str, Any], problem: str) -> None:
     """The error names the job, the value, and what would do."""
