@@ -63,7 +63,8 @@ def _print(checks: "list[Check]") -> None:
             output.styled((one.area, "bold"), (f"\n{one.what}", "dim")),
             output.styled(*(texts or [("-", "dim")])),
         )
-        made.add_section()
+        if one.findings:
+            made.add_section()
     output.console().print(made)
     count = sum(found.must_mend for one in checks for found in one.findings)
     typer.echo(f"{count} to mend" if count else "nothing to mend")

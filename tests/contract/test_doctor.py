@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.command_line import invoke
 from support.job_files import job_files
+from support.memory_transport import MemoryTransport
 from support.namespaces import fresh_settings
-from support.proxy import Fault, StorageProxy, proxies, proxy  # noqa: F401 - fixtures
+from support.proxy import proxies, proxy  # noqa: F401 - fixtures
 from support.service_bus import require_broker, sdk_forgets_sockets
 
 from runonce.cli.context import Context
 from runonce.clock import SystemClock
 from runonce.hosts.discover import discover
+from runonce.hosts.doctor import examine
 from runonce.hosts.doctor.project import SETTINGS
 from runonce.hosts.manifest import make_manifest, to_text
 from runonce.hosts.runtime import Runtime
 from runonce.runs.presence import Presence
+from runonce.settings import StorageConnection
+from runonce.stores.azure import refusals
+from runonce.stores.azure.errors import translated
+from runonce.stores.azure.refusals import SignedIn
+from runonce.stores.azure.tables import AzureTable
+from runonce.stores.azure.wire import refusal, services
+from runonce.stores.memory import memory_stores
 from runonce.testing import ManualClock
+from runonce.testing.proxy import Fault, StorageProxy
 from servicebus import launcher
 from tests.support.pages import read
 
@@ -32,6 +42,7 @@ if TYPE_CHECKING:
 
     from typer.testing import Result
 
+EMULATOR = StorageConnection("UseDevelopmentStorage=true")
 pytestmark = [sdk_forgets_sockets]
 JOBS = '''
 from runonce import Message, Run, handler, scheduled
@@ -380,6 +391,35 @@ def test_what_is_amiss_is_named_with_its_remedy(
     texts = "\n".join(found["text"] for one in checks for found in one["findings"])
     assert [one for one in said if one not in texts] == [], texts
     assert result.exit_code == code
+
+
+def test_a_missing_role_is_named_with_who_lacks_it(healthy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signed in by an identity: the one check whose right is missing has the role, and who is to get it."""
+
+    class Refuses(AzureTable):
+        def commit(self, *_: Any) -> list[str]:
+            with translated("table runonceclaims"):
+                raise refusal(
+                    403,
+                    '{"odata.error": {"code": "AuthorizationPermissionMismatch", "message": {"value": "no"}}}',
+                )
+
+    healthy.environ = {
+        "RUNONCE_NAMESPACE": healthy.environ["RUNONCE_NAMESPACE"],
+        "RUNONCE_STORAGE__accountName": "shop",
+    }
+    monkeypatch.setattr(refusals, "who_is_signed_in", lambda _: SignedIn("ada@example.com", "1111"))
+    stores = replace(
+        memory_stores(healthy.clock), claims=Refuses(services(EMULATOR, "table")[0], "runonceclaims")
+    )
+    runtime = Runtime(environ=healthy.environ, stores=stores, transport=MemoryTransport(healthy.clock))
+    checks = examine(runtime, healthy.root)
+    (found,) = [found for one in checks for found in one.findings]
+    assert "ada@example.com is signed in and lacks the role 'Storage Table Data Contributor'" in found.text
+    assert "az role assignment create --assignee 1111" in found.text
+    assert [one.what for one in checks if one.must_mend] == [
+        "table runonceclaims: insert, read, replace and delete a row"
+    ]
 
 
 def test_a_queue_that_was_not_deployed_is_named(healthy: Project) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runonce.clock import Clock
-    from tests.support.proxy import StorageProxy
+    from runonce.testing.proxy import StorageProxy
 
 PAGE = "docs/operate.md"
 HOST = "worker-7:4711"

@@ -39,6 +39,7 @@ SECOND = timedelta(seconds=1)
 LEASE = 15
 HIDDEN = 60
 AT_ONCE = 8
+MOST_NAMED = 5
 
 
 def checks(runtime: Runtime, settings: Settings, found: Discovered) -> list[Check]:
@@ -142,36 +143,34 @@ def _blob(blobs: BlobStore, namespace: str) -> Iterator[Finding]:
 
 def _others(runtime: Runtime, found: Discovered) -> Iterator[Finding]:
     settings = runtime.settings
-    known = {*found.jobs, *found.handlers}
     for host in hosts(runtime.runs):
-        strange = sorted(one for one in host.jobs if one not in known and not one.startswith("runonce"))
-        if host.is_alive and strange and not found.broken:
-            same = known & set(host.jobs)
-            yield Finding(
-                f"The host {host.name} is alive in namespace {settings.namespace!r} and has jobs that are not here: "
-                f"{', '.join(strange[:5])}. "
-                + (
-                    "It has another version of this code: deploy one of them everywhere."
-                    if same
-                    else "It is another project's: give each its own RUNONCE_NAMESPACE."
-                ),
-                must_mend=not same,
-            )
+        strange = sorted(set(host.jobs) - set(runtime.jobs))
+        if not (host.is_alive and strange and found.jobs) or found.broken:
+            continue
+        same = set(host.jobs) & set(found.jobs)
+        remedy = (
+            "It has another version of this code: deploy one of them everywhere."
+            if same
+            else "It is another project's: give each its own RUNONCE_NAMESPACE."
+        )
+        yield Finding(
+            f"The host {host.name} is alive in namespace {settings.namespace!r} and has jobs that are not here: "
+            f"{', '.join(strange[:MOST_NAMED])}. {remedy}",
+            must_mend=not same,
+        )
     if settings.transport != "storage":
         return
     own = {settings.queue_prefix + handler.queue: handler for handler in found.handlers.values()}
     for other in facts.namespaces(runtime):
         there = known_handlers(Registry(runtime.stores.claims, other, runtime.clock, runtime.host))
         for name, entity in there.items():
-            for queue in (
-                (f"{other}-{entity}", entity) if not settings.queue_prefix else (f"{other}-{entity}",)
-            ):
-                if queue in own:
-                    yield Finding(
-                        f"Handler {own[queue].name!r} reads {queue!r}, and so does {name!r} of namespace {other!r} on "
-                        f"this account, so each message goes to one of them by chance. Remove RUNONCE_QUEUE_NAMES="
-                        f"plain, or give either another queue or namespace."
-                    )
+            plain = [] if settings.queue_prefix else [entity]  # then it may have plain names too
+            for queue in {f"{other}-{entity}", *plain} & set(own):
+                yield Finding(
+                    f"Handler {own[queue].name!r} reads {queue!r}, and so does {name!r} of namespace {other!r} on "
+                    f"this account, so each message goes to one of them by chance. Remove RUNONCE_QUEUE_NAMES=plain, "
+                    f"or give either another queue or namespace."
+                )
 
 
 def _reach(runtime: Runtime, handler: Handler) -> Iterator[Finding]:
