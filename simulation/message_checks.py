@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 AHEAD = 600.0
 """Seconds: a message that a host with a wrong clock has put off for longer is told as waiting."""
-ENDED = (State.DONE, State.FAILED, State.UNKNOWN)
 
 
 class MessageChecks(Checks):
