@@ -243,6 +243,16 @@ CASES: list[tuple[str, str, Callable[[Project], object], int, list[str]]] = [
         ["host.json is not valid JSON"],
     ),
     (
+        "host.json is gone", OFFLINE,
+        lambda at: (at.write("function_app.py", ""), (at.root / "host.json").unlink()), 1,
+        ["host.json cannot be read", "write it anew, as `runonce init` does"],
+    ),
+    (
+        "host.json is empty", OFFLINE,
+        lambda at: at.write("host.json", ""), 1,
+        ["host.json is not valid JSON"],
+    ),
+    (
         "messages in another encoding", OFFLINE,
         lambda at: at.host("extensions.queues.messageEncoding", "none"), 1,
         ['messageEncoding="none"', "set base64"],
@@ -451,6 +461,7 @@ def test_nights_on_which_clocks_change_are_notes(healthy: Project) -> None:
     spring, autumn = (one["text"] for one in check["findings"])
     assert "Job 'nightly_report': On Sunday, 28 March 2027 the clocks of Europe/Berlin go forward" in spring
     assert "clocks went forward: moved from 02:30" in spring
+    assert "choose another time" in spring
     assert "Sunday, 31 October 2027" in autumn
     assert check["state"] == "note"
     assert result.exit_code == 0

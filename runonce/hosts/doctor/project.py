@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,14 +60,13 @@ def settings(runtime: Runtime) -> Check:
         for name in sorted(runtime.environ)
         if name.startswith("RUNONCE_") and not name.startswith(CONNECTIONS) and (meant := _meant(name))
     ]
-    with suppress(KeyError):
-        if runtime.environ["WEBSITE_TIME_ZONE"].upper() != "UTC":
-            findings.append(
-                Finding(
-                    f"WEBSITE_TIME_ZONE={runtime.environ['WEBSITE_TIME_ZONE']!r} moves every timer of the Functions "
-                    f"host, so that jobs would be missed or run late: remove it, and give each job its time_zone."
-                )
+    if (zone := runtime.environ.get("WEBSITE_TIME_ZONE", "")).upper() not in ("", "UTC"):
+        findings.append(
+            Finding(
+                f"WEBSITE_TIME_ZONE={zone!r} moves every timer of the Functions host, so that jobs would be missed or "
+                f"run late: remove it, and give each job its time_zone."
             )
+        )
     try:
         _ = runtime.settings
     except RunonceError as error:
@@ -102,7 +100,9 @@ def checks(at: Project) -> Iterator[Check]:
     jobs = sorted(at.found.jobs.values(), key=lambda job: job.name)
     odd = [
         Finding(
-            f"Job {job.name!r}: {night.text} ({'; '.join(dict.fromkeys(night.oddities))})", must_mend=False
+            f"Job {job.name!r}: {night.text} ({'; '.join(dict.fromkeys(night.oddities))}). If that is not meant, "
+            f'choose another time, or time_zone="UTC".',
+            must_mend=False,
         )
         for job in jobs
         for night in nights(job.schedule, at.now)
@@ -127,15 +127,16 @@ def _names(at: Project, settings: Settings) -> Iterator[Finding]:
 
 def _functions(at: Project) -> Iterator[Finding]:
     found, environ = at.found, at.environ
+    transport = "storage" if at.settings is None else at.settings.transport
     try:
         text = (at.root / "host.json").read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        yield Finding(f"host.json cannot be read ({error}): the Functions host does not start without it.")
-        text = ""
-    transport = "storage" if at.settings is None else at.settings.transport
-    if text:
         for one in check_host_json(text, environ, found.jobs.values(), found.handlers.values(), transport):
             yield Finding(one.text)
+    except (OSError, UnicodeDecodeError) as error:
+        yield Finding(
+            f"host.json cannot be read ({error}), and the Functions host does not start without it: write it anew, as "
+            f"`runonce init` does."
+        )
     try:
         check_zone(environ)
     except SettingsError as error:
