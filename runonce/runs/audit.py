@@ -75,9 +75,11 @@ def audit(jobs: Iterable[ScheduledJob], read: Jobs, now: datetime) -> list[Audit
 def audit_job(job: ScheduledJob, row: JobRow, now: datetime, *, unreadable: bool = False) -> Audited:
     """How one job stands, by its row."""
     expected = job.schedule.previous(now - OVERDUE)
-    overdue = max([timedelta(), *_unfinished(job, row, now)])
-    if expected is not None and expected > _accounted(job, row, now):
-        overdue = max(overdue, now - expected)
+    overdue = timedelta()
+    if not _runs_within_its_limit(job, row, now):  # for which everything else waits
+        overdue = max([overdue, *_unfinished(job, row, now)])
+        if expected is not None and expected > _accounted(job, row, now):
+            overdue = max(overdue, now - expected)
     if unreadable and expected is not None:
         overdue = now - expected
     state: Standing = "well"
@@ -114,14 +116,19 @@ def audit_removed(row: JobRow, now: datetime) -> Audited | None:
     )
 
 
+def _runs_within_its_limit(job: ScheduledJob, row: JobRow, now: datetime) -> bool:
+    began = None if row.running is None else row.pending.get(row.running)
+    if began is None:
+        return False
+    return job.max_runtime is None or now - began.not_before <= OVERDUE + timedelta(seconds=job.max_runtime)
+
+
 def _unfinished(job: ScheduledJob, row: JobRow, now: datetime) -> Iterable[timedelta]:
     """How far each fire time that waits or runs is over its time."""
     for pending in row.pending.values():
         allowed = OVERDUE
         if pending.why == "running":
-            if job.max_runtime is None:
-                continue
-            allowed += timedelta(seconds=job.max_runtime)
+            allowed += timedelta(seconds=job.max_runtime or 0)
         if now - pending.not_before > allowed:
             yield now - pending.not_before
 

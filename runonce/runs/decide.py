@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runonce.errors import ConflictError, InputError, StoreError, UnknownJobError
 from runonce.execution.patience import Patience
-from runonce.runs.overflow import aside, spilled
+from runonce.runs.overflow import aside, brought_back, spilled
 from runonce.runs.plan import forgotten, noted
 from runonce.runs.requests import send_request
 from runonce.runs.rows import LONGEST_LAST, JobRow, Outcome, Pending, RunRow
@@ -175,11 +175,12 @@ def _decide(dispatcher: Dispatcher, which: Which, did: str, change: Decide) -> R
                 f"or cancel it."
             )
         row, others = aside(row, which.fire_time, which.params)
+        row, back = brought_back(registry, row, which.fire_time, which.params)
         job, run = change(row, None if found is None else found[0])
         job, moved = spilled(job)
         writes = [write(job, etag), write(run, None if found is None else found[1])]
         try:
-            registry.table.commit(registry.namespace, [*writes, *moved, *others, action])
+            registry.table.commit(registry.namespace, [*writes, *moved, *others, *back, action])
         except ConflictError:
             patience.spend(StoreError(f"{which}: its rows changed again and again for a minute; try again."))
         else:

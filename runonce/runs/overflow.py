@@ -85,6 +85,23 @@ def returned(registry: Registry, row: JobRow, now: datetime) -> tuple[JobRow, li
     return row, [*deletes, *inserts]
 
 
+def brought_back(
+    registry: Registry, row: JobRow, fire_time: datetime, params: str
+) -> tuple[JobRow, list[Delete]]:
+    """The row with what is unfinished of a fire time with these parameters, if it was moved out; one range read."""
+    if not row.more or fire_time in row.pending:
+        return row, []
+    rows = registry.table.scan(registry.namespace, *key_range("pending", row.name))
+    found = [(decode(PendingRow, one), one) for one in rows]
+    mine = [(one, at) for one, at in found if (one.fire_time, one.params) == (fire_time, params)]
+    if not mine:
+        return row, []
+    one = mine[0][0]
+    entry = Pending(cast("Unfinished", one.why), one.not_before, params=params, by=one.by)
+    row = replace(row, pending={**row.pending, fire_time: entry}, more=max(0, row.more - len(mine)))
+    return row, [Delete(at.key, at.etag) for _, at in mine]
+
+
 def set_aside(name: str, fire_time: datetime, pending: Pending) -> Insert:
     """The row of an unfinished fire time."""
     values = encode(PendingRow(name, fire_time, pending.why, pending.not_before, pending.params, pending.by))

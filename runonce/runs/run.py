@@ -202,7 +202,7 @@ class Ledger:
         if (problem := row_problem(entry)) is not None:
             raise InputError(f"Job {self._job}: ledger entry {key!r}: {problem}.")
         with self._lock:
-            self._sizes = {other: self._sizes[other] for other in self.staged}
+            self._sizes = {k: self._sizes.get(k) or payload(staged) for k, staged in self.staged.items()}
             self._sizes[key] = payload(entry)
             if sum(self._sizes.values()) > LARGEST_ENTRIES:
                 raise InputError(

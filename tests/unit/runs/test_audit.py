@@ -111,6 +111,15 @@ def test_a_job_without_a_limit_may_run_as_long_as_it_likes() -> None:
     assert audit_job(endless, found, NOW).state == "running"
 
 
+@pytest.mark.parametrize(("minutes", "state"), [(74, "running"), (76, "overdue")])
+def test_what_waits_for_a_run_within_its_limit_is_not_overdue(minutes: int, state: str) -> None:
+    """Fire times that came while the job runs wait for it, accounted for or not; once it is over its limit, all count."""
+    began = NOW - timedelta(minutes=minutes)
+    waiting = {NOON - HOUR: Pending("retrying", NOON - HOUR), NOON - 3 * HOUR: Pending("running", began)}
+    found = row(running=NOON - 3 * HOUR, pending=waiting, watermark=NOON - 3 * HOUR)
+    assert audit_job(hourly, found, NOW).state == state
+
+
 def test_every_job_is_listed_by_name() -> None:
     """A job without a row is listed too: what has never run is what must be seen."""
     assert [one.job for one in audit([hourly, endless], Jobs({"hourly": WELL}, {}, {}, None), NOW)] == [

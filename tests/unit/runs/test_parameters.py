@@ -11,7 +11,7 @@ import pytest
 from support.flows import AFTER_LEASE, at, die, has_run_row, job_row, recovered, replica, work_off
 
 from runonce.errors import DefinitionError, InputError
-from runonce.runs.decide import Which, mark, replay
+from runonce.runs.decide import Which, cancel, mark, replay
 from runonce.runs.definition import scheduled
 from runonce.runs.dispatch import Started
 from runonce.runs.operate import ask
@@ -219,6 +219,27 @@ def test_a_decision_about_one_set_of_parameters_leaves_the_others_alone() -> Non
     ended(bench, report)
     assert sorted(call[:2] for call in seen) == [("eu", 1), ("eu", 13), ("eu", 13), ("us", 1), ("us", 1)]
     assert len({key for region, _, key in seen if region == "us"}) == 2
+
+
+@pytest.mark.parametrize("replays", [False, True])
+def test_what_made_room_for_another_set_of_parameters_can_be_cancelled(replays: bool) -> None:
+    """One that was asked for, or is to be replayed, ends for good although its row is beside the job's by then."""
+    bench, report, seen = bench_of()
+    host = bench.dispatcher
+    host.execute(report, T, by="timer")
+    us, asia = (report.params({"region": region}) for region in ("us", "asia"))
+    if replays:
+        host.execute(report, T, by="hand", params=us)
+        replay(host, Which("report", T, us))
+    else:
+        ask(host, report, T, us)
+    ask(host, report, T, asia)
+    assert job_row(bench, report).more == 1
+    cancel(host, Which("report", T, us, why="by mistake"))
+    ended(bench, report)
+    assert [call[0] for call in seen] == (["eu", "us", "asia"] if replays else ["eu", "asia"])
+    outcomes = {run.params: run.outcome for run in history(host, "report", 10)}
+    assert outcomes[us] is Outcome.CANCELLED
 
 
 def test_parameters_that_do_not_fit_any_more_fail_the_run() -> None:

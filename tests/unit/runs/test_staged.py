@@ -148,6 +148,27 @@ def test_a_save_that_fails_puts_its_entries_back() -> None:
     assert entries(bench) == [f"{letter}-{n:02}" for letter in "ab" for n in range(MAX_ENTRIES)]
 
 
+def test_entries_can_be_recorded_after_a_save_that_failed_while_another_was_recorded() -> None:
+    """What was put back, what came in meanwhile and what comes after are all in the ledger."""
+
+    @scheduled("0 0 3 * * *")
+    def charge(run: Run) -> None:
+        def meanwhile() -> None:
+            gate.during = lambda: None
+            run.ledger.record("meanwhile")
+            raise StoreError("refused")
+
+        run.ledger.record("before")
+        gate.during = meanwhile
+        with pytest.raises(StoreError):
+            run.checkpoint.save(1)
+        run.ledger.record("after")
+
+    bench, gate, host = host_of(charge)
+    assert host.execute(charge, T, by="timer").outcome is Outcome.SUCCEEDED
+    assert entries(bench) == ["after", "before", "meanwhile"]
+
+
 def test_progress_never_goes_back() -> None:
     """A job that is stopped while a batch is being committed, and saves in `finally`, does not do that batch again."""
     batches: list[tuple[int, list[int]]] = []
