@@ -221,7 +221,7 @@ class Dispatcher(Flow[Started]):
         except BaseException as error:  # such as no thread for the renewal: nobody would ever finish it
             stop.detach()
             lease.release()
-            if not isinstance(error, RuntimeError):
+            if not isinstance(error, Exception):
                 raise
             return telling.not_claimed(job, fire_time, error)
         telling.begins(started, asked_at, leased_at)

@@ -113,7 +113,7 @@ def test_a_job_without_a_limit_may_run_as_long_as_it_likes() -> None:
 
 @pytest.mark.parametrize(("minutes", "state"), [(74, "running"), (76, "overdue")])
 def test_what_waits_for_a_run_within_its_limit_is_not_overdue(minutes: int, state: str) -> None:
-    """Fire times that came while the job runs wait for it, accounted for or not; once it is over its limit, all count."""
+    """Fire times that came while the job runs wait for it, however they stand; when it is over its limit, all count."""
     began = NOW - timedelta(minutes=minutes)
     waiting = {NOON - HOUR: Pending("retrying", NOON - HOUR), NOON - 3 * HOUR: Pending("running", began)}
     found = row(running=NOON - 3 * HOUR, pending=waiting, watermark=NOON - 3 * HOUR)

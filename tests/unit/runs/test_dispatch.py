@@ -770,13 +770,22 @@ def test_only_silence_is_called_out_of_reach(error: StoreError, refusal: Refusal
     assert result.reason == f"{refusal}: {error}"
 
 
-def test_a_run_that_gets_no_thread_frees_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("can't start new thread"),
+        MemoryError("can't start new thread"),
+        BlockingIOError("can't start new thread"),
+    ],
+    ids=type,
+)
+def test_a_run_that_gets_no_thread_frees_the_lease(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """No thread for the time limit: the host gets a result, nobody renews the lease, and another host goes on."""
     start_it = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
         if thread.name.startswith("runonce-limit"):
-            raise RuntimeError("can't start new thread")
+            raise error
         start_it(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
