@@ -112,3 +112,7 @@ class Fenced(RunInterrupted):
 
 class PermanentError(RunonceError):
     """Raise this when trying again cannot help: the run fails at once, whatever retries are left."""
+
+
+class NotKeptError(InputError, PermanentError):
+    """What was to be kept or sent never can be; trying again would only repeat what was done before it."""

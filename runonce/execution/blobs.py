@@ -12,7 +12,7 @@ import unicodedata
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
-from runonce.errors import ConflictError, Fenced, InputError, StoreUnavailableError
+from runonce.errors import ConflictError, Fenced, InputError, NotKeptError, StoreUnavailableError
 from runonce.execution.patience import Patience, patiently
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def blob_path(namespace: str, name: str) -> str:
     """
     odd = any(c == "\\" or unicodedata.category(c) in ("Cc", "Cs") for c in name)
     if odd or name.endswith(".") or len(name) > LONGEST_NAME or {"", ".", ".."} & {*name.split("/")}:
-        raise InputError(
+        raise NotKeptError(
             f"{name!r:.80} is not a name for a blob: use 1 to {LONGEST_NAME} characters such as "
             f'input/orders.csv, with single "/" between its parts, no part "." or "..", no dot at its end, and no '
             f"backslash or control character."
@@ -131,7 +131,7 @@ class Blobs:
             "text/plain; charset=utf-8" if isinstance(data, str) else "application/octet-stream"
         )
         if not (kind.isascii() and kind.isprintable()):
-            raise InputError(
+            raise NotKeptError(
                 f"Job {self._job}: blob {name!r}: content_type={kind!r:.80} is not a content type."
             )
         path = self._path(name)
@@ -190,7 +190,7 @@ class Blobs:
         try:
             return blob_path(self._namespace, name)
         except InputError as error:
-            raise InputError(f"Job {self._job}: {error}") from None
+            raise NotKeptError(f"Job {self._job}: {error}") from None
 
     def _refuse_if_newer(self, name: str, current: BlobItem | None) -> None:
         if current is None or current.metadata.get(OWNER) != self._owner:

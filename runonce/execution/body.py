@@ -22,7 +22,7 @@ from runonce.execution.inflight import InFlight
 from runonce.execution.loop import body_loop
 from runonce.execution.stop import StopSignal
 from runonce.execution.threads import in_thread
-from runonce.stores.columns import LONGEST_TEXT
+from runonce.stores.columns import LONGEST_TEXT, valid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -202,4 +202,5 @@ def told(error: BaseException) -> str:
         text = "".join(traceback.format_exception(error))
     except BaseException:  # noqa: BLE001 - as above
         text = brief(error)
+    text = valid(text)
     return text if len(text) <= LONGEST_TEXT else "…" + text[-LONGEST_TEXT + 1 :]

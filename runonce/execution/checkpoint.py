@@ -9,7 +9,7 @@ import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from runonce.errors import InputError
+from runonce.errors import NotKeptError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -42,9 +42,9 @@ class Batches(Generic[T]):
         name: str,
     ) -> None:
         if size < 1:
-            raise InputError(f"{who}: batches(size={size}) must be 1 or more.")
+            raise NotKeptError(f"{who}: batches(size={size}) must be 1 or more.")
         if name in checkpoint.loops:
-            raise InputError(f'{who}: a second batches loop needs a name of its own: name="…".')
+            raise NotKeptError(f'{who}: a second batches loop needs a name of its own: name="…".')
         checkpoint.loops.add(name)
         self._check = check
         self._stop = stop
@@ -131,13 +131,13 @@ class Checkpoint:
         try:
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise InputError(
+            raise NotKeptError(
                 f"{self._who}: a checkpoint is a JSON value, and {type(value).__name__} is not: {error}. "
                 f"Save text, numbers, booleans, None, and lists and dicts of those."
             ) from error
         size = len(text.encode("utf-16-le", "surrogatepass")) // 2
         if size > LONGEST_CHECKPOINT:
-            raise InputError(
+            raise NotKeptError(
                 f"{self._who}: a checkpoint of {size} characters of JSON is over "
                 f"{LONGEST_CHECKPOINT}; keep a position in it, and the data in a blob."
             )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runonce.errors import (
     ConflictError,
     Fenced,
-    InputError,
     LeaseLost,
+    NotKeptError,
     StoreError,
     StoreUnavailableError,
 )
@@ -322,7 +322,7 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         with self._lock:
             self._check_right()
             if self.row.state is not State.CLAIMED:
-                raise InputError(
+                raise NotKeptError(
                     f"Handler {self._handler.name}, message {self.row.message_id}: it is {self.row.state} already, so "
                     f"nothing more can be written with it; let message.commit be the handler's last step."
                 )

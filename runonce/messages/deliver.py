@@ -350,7 +350,7 @@ def _asking(handler: Handler, message: Message) -> Callable[[MessageRow], bool |
         message.show(row)
         try:
             return hook(message)
-        except Exception:
+        except BaseException:
             log.exception(
                 "handler %s, message %s: its reconcile hook failed", handler.name, message.message_id
             )

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import PermanentError, StoreError
+from runonce.errors import NotKeptError, PermanentError, StoreError
 from runonce.execution.body import Begun, brief, told
 from runonce.execution.ending import Ending, judge
 from runonce.messages.backoff import backoff
 from runonce.messages.message import BadMessageError
 from runonce.messages.outbox import FollowUpsWait, send_kept
 from runonce.messages.reading import has_key_in_body
-from runonce.messages.rows import NotKeptError, State, check_outbox
+from runonce.messages.rows import State, check_outbox
 from runonce.stores.columns import shortened
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 

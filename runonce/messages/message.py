@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runonce.errors import InputError, LeaseLost, PermanentError
+from runonce.errors import InputError, LeaseLost, NotKeptError, PermanentError
 from runonce.execution.checkpoint import Batches
 from runonce.messages.definition import path_parts
 from runonce.messages.rows import check_outbox
@@ -129,12 +129,7 @@ class Message:
         Raises:
             BadMessageError: The body is not JSON.
         """
-        value: Any = self.json
-        for part in path_parts(path):
-            if not isinstance(value, Mapping) or part not in value:
-                return []
-            value = value[part]
-        return [value]
+        return found_at(self.json, path)
 
     def bad(self, reason: str, what: str) -> BadMessageError:
         """The error for a message that cannot be handled: raise it where trying again cannot help."""
@@ -296,20 +291,35 @@ class Message:
         self._own().follow_up(handler, body, key)
 
 
+def found_at(value: Any, path: str) -> list[Any]:
+    """What is at a dotted path of a JSON value, in a list, which is empty when there is nothing."""
+    for part in path_parts(path):
+        if not isinstance(value, Mapping) or part not in value:
+            return []
+        value = value[part]
+    return [value]
+
+
 def _check_effects(handler: str, effects: Mapping[str, Mapping[str, Value]]) -> None:
+    if not isinstance(effects, Mapping):
+        raise NotKeptError(
+            f"Handler {handler}: it commits a {type(effects).__name__}, not rows by their names."
+        )
     if len(effects) > MAX_EFFECTS:
-        raise InputError(f"Handler {handler}: {len(effects)} rows in one commit; at most {MAX_EFFECTS}.")
+        raise NotKeptError(f"Handler {handler}: {len(effects)} rows in one commit; at most {MAX_EFFECTS}.")
     for row, columns in effects.items():
+        if not (isinstance(row, str) and isinstance(columns, Mapping)):
+            raise NotKeptError(f"Handler {handler}: row {row!r:.80}: a row is {{name: {{column: value}}}}.")
         for name, value in columns.items():
             taken = "the toolkit keeps that name for itself; use another" if name in ("name", "key") else None
             if (problem := taken or column_problem(name, value)) is not None:
-                raise InputError(f"Handler {handler}: row {row!r:.80}, column {name!r:.80}: {problem}.")
+                raise NotKeptError(f"Handler {handler}: row {row!r:.80}, column {name!r:.80}: {problem}.")
         if (problem := column_problem("name", row)) is not None:
-            raise InputError(f"Handler {handler}: a row is called {row!r:.80}: {problem}.")
+            raise NotKeptError(f"Handler {handler}: a row is called {row!r:.80}: {problem}.")
         if (problem := row_problem({"name": row, "key": "", **columns})) is not None:
-            raise InputError(f"Handler {handler}: row {row!r:.80}: {problem}.")
+            raise NotKeptError(f"Handler {handler}: row {row!r:.80}: {problem}.")
     if (size := sum(map(payload, effects.values()))) > LARGEST_TRANSACTION - CLAIM_PAYLOAD:
-        raise InputError(
+        raise NotKeptError(
             f"Handler {handler}: {len(effects)} rows of {size:,} bytes in one commit, over "
             f"{LARGEST_TRANSACTION - CLAIM_PAYLOAD:,}; keep the data in a blob."
         )

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from runonce.errors import PermanentError
 from runonce.messages.definition import WHOLE_BODY
-from runonce.messages.message import LONGEST_KEY, Message
-from runonce.transports.ids import canonical, digest, fingerprint
+from runonce.messages.message import LONGEST_KEY, Message, found_at
+from runonce.transports.ids import canonical, digest, exact, fingerprint
 from runonce.transports.protocols import Delivery
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def read_key(handler: Handler, message: Message) -> str:
             value = handler.key(message)
         except PermanentError:
             raise
-        except Exception as error:
+        except BaseException as error:  # it may call sys.exit
             # Not with its text, which may repeat what is in the body.
             raise message.bad("MissingKey", f"its key function raised {type(error).__name__}") from error
         where = "its key function gave nothing"
@@ -123,14 +123,16 @@ def body_print(handler: Handler, message: Message) -> str:
             value = canonical(counts(message))
         except PermanentError:
             raise
-        except Exception as error:  # not with its text, which may repeat what is in the body
+        except BaseException as error:  # not with its text, which may repeat what is in the body
             raise message.bad(
                 "BadFingerprint",
                 f"its fingerprint function raised {type(error).__name__}, or gave no JSON value",
             ) from error
     else:
         fields = [counts] if isinstance(counts, str) else counts
-        value = canonical([[path, *message.find(path)] for path in fields])
+        _ = message.json  # which says what is wrong with a body that is not JSON
+        said = exact(message.body)
+        value = canonical([[path, *found_at(said, path)] for path in fields])
     return fingerprint(value.encode())
 
 
@@ -146,14 +148,14 @@ def _arguments(handler: Handler, message: Message) -> list[Any]:
         _ = message.json
         try:
             arguments.append(validate(message.text))
-        except Exception as error:  # pydantic's own, or whatever a validator of the model raises
+        except BaseException as error:  # pydantic's own, or whatever a validator of the model raises
             problems = _problems(error)
             name = getattr(model, "__name__", "body of the handler's type")
             raise message.bad("InvalidBody", f"its body is not a valid {name}: {problems}") from error
     return arguments
 
 
-def _problems(error: Exception) -> str:
+def _problems(error: BaseException) -> str:
     """What pydantic found, by field; not the values, which may be private."""
     listing = getattr(error, "errors", None)
     if listing is None:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import InputError
+from runonce.errors import NotKeptError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Rights:
         from runonce.messages.sending import follow_up  # noqa: PLC0415 - enqueue needs this module's classes
 
         if self.claim.finished:
-            raise InputError(
+            raise NotKeptError(
                 f"Handler {self.claim.row.handler}: message.enqueue came after message.commit, which sends what was "
                 f"enqueued before it; swap the two."
             )

@@ -13,7 +13,7 @@ from datetime import datetime  # noqa: TC003 - as above
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import InputError, PermanentError
+from runonce.errors import NotKeptError
 from runonce.stores.columns import Columns, decode, fitting, to_text
 from runonce.transports.ids import digest
 
@@ -30,10 +30,6 @@ KEPT = 20
 """Generations that a row remembers."""
 LARGEST_OUTBOX = 30_000
 """Characters of JSON that the follow-ups of one message may take; a table's text column ends at 32 Ki."""
-
-
-class NotKeptError(InputError, PermanentError):
-    """What a handler wants recorded can never be; trying again would only repeat its effect."""
 
 
 class State(StrEnum):

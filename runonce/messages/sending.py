@@ -8,7 +8,7 @@ from dataclasses import is_dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import InputError, PermanentError, TransportError, TransportRefusedError
+from runonce.errors import NotKeptError, PermanentError, TransportError, TransportRefusedError
 from runonce.execution import hooks
 from runonce.execution.events import Sending, Sent
 from runonce.messages.message import Message
@@ -53,7 +53,7 @@ def outgoing(
     for what, text in (("the key", key or ""), ("the correlation id", correlation_id)):
         _encoded(handler.name, text, what)
     if at is not None and at.tzinfo is None:
-        raise InputError(f"enqueue({handler.name}): at={at!r} has no time zone; give an aware datetime.")
+        raise NotKeptError(f"enqueue({handler.name}): at={at!r} has no time zone; give an aware datetime.")
     if key is None and handler.key is None:
         message_id, known = str(uuid.uuid4()), ""
     else:
@@ -69,7 +69,7 @@ def outgoing(
 def check_one_key(handler: Handler, key: str | None, count: int) -> None:
     """InputError when several messages would get one id, of which the broker's duplicate detection keeps one."""
     if key is not None and count > 1:
-        raise InputError(
+        raise NotKeptError(
             f"Handler {handler.name}: {count} messages cannot have one id, made of the key {key!r:.80}; leave it out, "
             f"or send each by itself with a key of its own."
         )
@@ -108,7 +108,7 @@ def follow_up(
     try:
         text = body_bytes(handler.name, body).decode()
     except UnicodeDecodeError as error:
-        raise InputError(
+        raise NotKeptError(
             f"Handler {row.handler}: a follow-up's body is kept as text until it is sent, and this one is not UTF-8; "
             f"put the data in a blob and send its name."
         ) from error
@@ -171,14 +171,14 @@ def body_bytes(name: str, body: Any) -> bytes:
         return body
     if isinstance(body, str):
         return _encoded(name, body)
-    if hasattr(body, "model_dump_json"):
-        return str(body.model_dump_json(**AS_READ)).encode()
     try:
+        if hasattr(body, "model_dump_json"):
+            return str(body.model_dump_json(**AS_READ)).encode()
         return json.dumps(
             body, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_modelled
         ).encode()
     except (TypeError, ValueError, RecursionError, ImportError) as error:
-        raise InputError(f"enqueue({name}): the body is not a JSON value: {error}.") from error
+        raise NotKeptError(f"enqueue({name}): the body is not a JSON value: {error}.") from error
 
 
 def _modelled(value: Any) -> Any:
@@ -196,4 +196,4 @@ def _encoded(name: str, body: str, what: str = "the body") -> bytes:
     try:
         return body.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"enqueue({name}): {what} is text that cannot be sent: {error.reason}.") from error
+        raise NotKeptError(f"enqueue({name}): {what} is text that cannot be sent: {error.reason}.") from error

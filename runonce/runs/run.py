@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runonce.errors import InputError
+from runonce.errors import NotKeptError
 from runonce.execution.checkpoint import Batches, Checkpoint
 from runonce.execution.patience import patiently
 from runonce.runs.follow_ups import Outbox
@@ -185,34 +185,34 @@ class Ledger:
             InputError: The key or a value cannot be kept, or more than 98 entries wait for a commit.
         """
         if not isinstance(key, str) or not 0 < len(key) <= 200:  # noqa: PLR2004 - the docstring's figure
-            raise InputError(
+            raise NotKeptError(
                 f"Job {self._job}: ledger key {key!r:.80} must be a text of 1 to 200 characters."
             )
         if (length := len(entry_key(self._job, key))) > LONGEST_KEY:
-            raise InputError(
+            raise NotKeptError(
                 f"Job {self._job}: ledger key {key!r:.80} takes {length} characters in a table, where every letter "
                 f"beyond ASCII takes six or more, over {LONGEST_KEY}; use a shorter one."
             )
         for name, value in values.items():
             if (problem := column_problem(name, value)) is not None:
-                raise InputError(
+                raise NotKeptError(
                     f"Job {self._job}: ledger entry {key!r} has {name}={value!r:.80}: {problem}."
                 )
         entry: dict[str, Value] = {"key": key, **values}
         if (problem := row_problem(entry)) is not None:
-            raise InputError(f"Job {self._job}: ledger entry {key!r}: {problem}.")
+            raise NotKeptError(f"Job {self._job}: ledger entry {key!r}: {problem}.")
         with self._lock:
             self._sizes = {k: self._sizes.get(k) or payload(staged) for k, staged in self.staged.items()}
             self._sizes[key] = payload(entry)
             if sum(self._sizes.values()) > LARGEST_ENTRIES:
-                raise InputError(
+                raise NotKeptError(
                     f"Job {self._job}: ledger entry {key!r} is one too many for a commit, which takes "
                     f"{LARGEST_ENTRIES:,} bytes; use smaller batches, or keep the data in a blob."
                 )
             if key in self.staged or key in self._under_way:
-                raise InputError(f"Job {self._job}: ledger key {key!r} is recorded twice in one batch.")
+                raise NotKeptError(f"Job {self._job}: ledger key {key!r} is recorded twice in one batch.")
             if len(self.staged) >= MAX_ENTRIES:
-                raise InputError(
+                raise NotKeptError(
                     f"Job {self._job}: more than {MAX_ENTRIES} ledger entries in one batch; use smaller batches."
                 )
             self.staged[key] = entry

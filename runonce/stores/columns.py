@@ -156,8 +156,14 @@ def _mapping(text: str) -> dict[str, Any]:
     return value
 
 
+def valid(text: str) -> str:
+    """The text where no table or broker need refuse it: an error's may hold half an emoji."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def shortened(text: str) -> str:
     """As much of an error as a row keeps; where it is cut it ends with "…"."""
+    text = valid(text)
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
 
 

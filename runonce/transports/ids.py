@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from typing import Any
 
 LONGEST_ID = 128
@@ -35,10 +35,18 @@ def fingerprint(body: bytes) -> str:
     kind of number) do not count.
     """
     try:
-        value = json.loads(body.decode("utf-8-sig"), parse_float=_number)
-        return "json-" + digest(canonical(value))[:27]
-    except (ValueError, ArithmeticError, RecursionError):
+        return "json-" + digest(canonical(exact(body)))[:27]
+    except (ValueError, RecursionError):
         return "body-" + hashlib.sha256(body).hexdigest()[:27]
+
+
+def exact(body: bytes) -> Any:
+    """What a body says in JSON, with numbers so that equal ones are equal here, and no others.
+
+    Raises:
+        ValueError, RecursionError: It is not JSON.
+    """
+    return json.loads(body.decode("utf-8-sig"), parse_float=_number)
 
 
 def canonical(value: Any) -> str:
@@ -50,12 +58,16 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _number(text: str) -> int | float:
-    """A number with a point or an exponent; ValueError where a float would not keep all its digits."""
-    exact, rounded = Decimal(text), float(text)
-    if exact != Decimal(repr(rounded)):
-        raise ValueError(text)
-    return int(exact) if exact == exact.to_integral_value() else rounded
+def _number(text: str) -> int | float | dict[str, str]:
+    """A number with a point or an exponent; where a float would not keep all its digits, these."""
+    try:
+        number, rounded = Decimal(text), float(text)
+    except InvalidOperation:  # its exponent is beyond all measure
+        return {"number": text}
+    if number != Decimal(repr(rounded)):
+        all_digits = Context(prec=len(text), Emax=MAX_EMAX, Emin=MIN_EMIN)
+        return {"number": str(number.normalize(all_digits))}
+    return int(number) if number == number.to_integral_value() else rounded
 
 
 def sent_id(entity: str, handler: str, key: str, body: bytes) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from runonce.stores.columns import valid
+
 
 @dataclass(frozen=True, slots=True)
 class Complete:
@@ -36,8 +38,7 @@ class DeadLetter:
     def __post_init__(self) -> None:
         """An error's text may hold half a character, as of an emoji cut in two, which no broker takes."""
         for name in ("reason", "description"):
-            text: str = getattr(self, name)
-            object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode())
+            object.__setattr__(self, name, valid(getattr(self, name)))
 
 
 Settlement = Complete | Reschedule | DeadLetter

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import RootModel
 from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_of, raw_row, row_of, silence
 
 from runonce.errors import (
@@ -263,11 +264,14 @@ def test_reconcile_none_stays_unknown_until_it_knows(bench: Workbench) -> None:
     assert isinstance(bench.deliver(one, BODY, delivery_count=3), Complete)
 
 
-def test_a_raising_hook_does_not_know(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ConnectionError("provider away"), SystemExit(3)], ids=repr)
+def test_a_raising_hook_does_not_know(
+    bench: Workbench, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
     """A hook that raises fails neither the delivery nor the host: the message is unknown and the error logged."""
 
     def hook(_: Message) -> bool:
-        raise ConnectionError("provider away")
+        raise error
 
     one = held(bench, Doing(), hook)
     assert dead(bench.deliver(one, BODY, delivery_count=2)).reason == "Unknown"
@@ -748,13 +752,16 @@ BAD_ROWS: dict[str, tuple[Any, str]] = {
         "in one commit, over",
     ),
     "half a character": ({"row": {"text": "\ud83d"}}, "not valid Unicode"),
+    "a name that is no text": ({7: {"n": 1}}, "name: {column: value}"),
+    "a row that has no columns": ({"row": [1]}, "name: {column: value}"),
+    "rows without names": ([{"n": 1}], "commits a list"),
     "a row's own name": ({"\ud83d": {"text": ""}}, "not valid Unicode"),
 }
 
 
 @pytest.mark.parametrize(("rows", "said"), BAD_ROWS.values(), ids=BAD_ROWS)
 def test_rows_that_cannot_be_kept_are_refused(bench: Workbench, rows: Any, said: str) -> None:
-    """A row that a table cannot hold is refused with its name and the remedy, and nothing is written."""
+    """A row that a table cannot hold is refused with its name and the remedy, unwritten and not tried again."""
     raised: list[BaseException] = []
 
     def body(message: Message) -> None:
@@ -765,9 +772,40 @@ def test_rows_that_cannot_be_kept_are_refused(bench: Workbench, rows: Any, said:
             raise
 
     one = handling(body)
-    rescheduled(bench.deliver(one, BODY))
+    assert said in dead(bench.deliver(one, BODY)).description
     assert said in str(raised[0])
     assert bench.effects(one) == []
+
+
+MAIL = handling(name="mail", queue="mails", key=None)
+MISUSES: dict[str, Callable[[Message], object]] = {
+    "a body that is no JSON": lambda m: m.enqueue(MAIL, {"n": float("nan")}),
+    "a body that is no text": lambda m: m.enqueue(MAIL, b"\xff"),
+    "a model that cannot be written": lambda m: m.enqueue(MAIL, RootModel(b"\xff")),
+    "a checkpoint that is no JSON": lambda m: m.checkpoint.save({1}),
+    "a checkpoint too large": lambda m: m.checkpoint.save("x" * 40_000),
+    "a blob's name": lambda m: m.blobs.write("../other", b""),
+    "a blob's content type": lambda m: m.blobs.write("a", b"", content_type="text/\n"),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES)
+def test_what_can_never_be_kept_or_sent_is_not_tried_again(bench: Workbench, misuse: Any) -> None:
+    """A handler that asks for what no service takes fails at once: trying again would only repeat its effects."""
+    body = Doing(misuse)
+    one = handling(body)
+    dead(bench.deliver(one, BODY))
+    assert row_of(bench, one).state is State.FAILED
+    assert len(body.calls) == 1
+
+
+def test_an_error_with_half_an_emoji_can_be_kept(bench: Workbench) -> None:
+    """What a handler raises may hold half a character, which no table takes; the row has it spelt out."""
+    one = handling(Doing(ValueError("cut \ud83d")), retries=0)
+    dead(bench.deliver(one, BODY))
+    row = row_of(bench, one)
+    assert row.error.encode()  # which raises for half a character
+    assert row.reason == "ValueError: cut \\ud83d"
 
 
 def test_a_row_name_taken_by_an_earlier_generation(bench: Workbench) -> None:
@@ -788,9 +826,6 @@ def test_a_row_name_taken_by_an_earlier_generation(bench: Workbench) -> None:
     claim_row.values.update(state="released", generation=1)
     assert bench.deliver(one, BODY, reschedules=1) == Complete()
     assert seen == [AlreadyRecordedError]
-
-
-MAIL = handling(name="mail", queue="mails", key=None)
 
 
 def follow_ups(message: Message) -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator, BaseModel
 from support.messages import delivery, handling
 
 from runonce.errors import InputError, PermanentError
+from runonce.messages.definition import handler
 from runonce.messages.message import LONGEST_KEY, BadMessageError, Message
 from runonce.messages.reading import body_print, prepare, read_key
 from runonce.transports.protocols import Delivery
@@ -204,9 +207,10 @@ def test_an_unclaimed_message_has_no_rights(use: Any) -> None:
         ("n", {"id": "A", "n": 1, "sent_at": "later"}, {"id": "A", "n": 2}),
         (["n", "lines.0"], {"id": "A", "n": 1, "x": 1}, {"id": "A"}),
         (["n", "at"], {"id": "A", "n": 1}, {"id": "A", "n": 1, "at": None}),
+        ("n", b'{"id":"A","n":1.00}', b'{"id":"A","n":1.00000000000000000001}'),
         (lambda m: m.json["n"] % 2, {"id": "A", "n": 3}, {"id": "A", "n": 2}),
     ],
-    ids=["whole", "field", "fields", "missing is not null", "function"],
+    ids=["whole", "field", "fields", "missing is not null", "digits", "function"],
 )
 def test_what_counts_of_a_body(fingerprint: Any, same: Any, other: Any) -> None:
     """By the handler's word a body is the same as another one: all of it, some fields, or what a function gives."""
@@ -229,6 +233,37 @@ def test_a_failing_fingerprint_function_is_named_without_its_text() -> None:
             body_print(one, Message(one, delivery({"id": 1})))
         assert SECRET not in str(caught.value)
         assert caught.value.reason == "BadFingerprint"
+
+
+def test_named_fields_count_with_all_their_digits() -> None:
+    """Two amounts that a float would make one are two bodies, and the second is not taken for the first again."""
+    one = handling(fingerprint="amount")
+    bodies = (b'{"id":"A","amount":12345678901234567.89}', b'{"id":"A","amount":12345678901234567.90}')
+    assert len({body_print(one, Message(one, delivery(body))) for body in bodies}) == 2
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+def test_code_that_reads_a_message_ends_no_host(error: BaseException) -> None:
+    """A key or fingerprint function, or a validator, that exits makes the message a bad one, whatever it raises."""
+
+    def leave(_: object) -> Any:
+        raise error
+
+    class Order(BaseModel):
+        id: Annotated[str, AfterValidator(leave)]
+
+    def typed(order: Order) -> None: ...
+
+    typed.__annotations__ = {"order": Order}
+    handlers = {
+        "MissingKey": handling(key=leave),
+        "BadFingerprint": handling(fingerprint=leave),
+        "InvalidBody": handler(queue="invoices", key="id")(typed),
+    }
+    for reason, one in handlers.items():
+        with pytest.raises(BadMessageError) as caught:
+            prepare(one, delivery({"id": "A"}), 1000)
+        assert caught.value.reason == reason
 
 
 def test_a_dot_of_a_fields_own_name_is_escaped() -> None:

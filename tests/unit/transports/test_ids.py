@@ -40,6 +40,15 @@ def test_the_same_json_in_other_bytes_has_the_same_fingerprint(same: str) -> Non
     assert fingerprint(same.encode()) == fingerprint('{"a":"é","b":[1,2]}'.encode())
 
 
+def test_a_number_that_no_float_keeps_is_the_same_in_any_spelling() -> None:
+    """A decimal of another client's, of more digits than a float has, does not make a body's spelling count."""
+    spelt = ["1.12345678901234567890", "112345678901234567.8900e-17", "1.1234567890123456789"]
+    of = {fingerprint(f'{{"n":{number}, "a": 1}}'.encode()) for number in spelt}
+    assert len(of) == 1
+    assert fingerprint(b'{"a":1,"n":1.1234567890123456788}') not in of
+    assert fingerprint(b'{"a": 1, "n": 1.1234567890123456789}') in of
+
+
 def test_what_says_something_else_has_another_fingerprint() -> None:
     """A number and its text, two large numbers a float would make one, a list's order, and plain bytes differ."""
     bodies = [
