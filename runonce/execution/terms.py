@@ -18,6 +18,10 @@ class Terms:
     """When it is waited for no longer: its lease, lock, claim and message are given up, though its code may go on."""
 
 
+WAITING = Terms(float("inf"), float("inf"))
+"""Of what still waits for its lock: nothing of its time passes."""
+
+
 def terms(max_runtime: float | None, grace: float, now: float) -> Terms:
     """The terms of what begins now.
 

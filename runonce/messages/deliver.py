@@ -227,7 +227,6 @@ class Deliverer(Flow[Working]):
             message=prepared.message,
             claim=claim,
             rights=rights,
-            terms=terms(handler.max_runtime, self.settings.shutdown_timeout, self.clock.elapsed()),
             given_up=given_up,
         )
 
@@ -243,7 +242,9 @@ class Deliverer(Flow[Working]):
     def _start(self, working: Working, lock: str | None, turn: Turn | None) -> Working | Settlement:
         handler, claim, stop = working.handler, working.claim, working.stop
         give_up = weakref.WeakMethod(self._give_up)  # a host that is gone leaves no heartbeats behind
-        self.heartbeats.watch(claim, stop, working.terms, lambda: (known := give_up()) and known(working))
+        self.heartbeats.watch(
+            claim, stop, lambda: working.terms, lambda: (known := give_up()) and known(working)
+        )
         if claim.row.outbox:  # of an earlier attempt's checkpoints
             trouble = send_kept(self._sender, handler, working.delivery, claim.row)
             if trouble is not None:
@@ -264,13 +265,15 @@ class Deliverer(Flow[Working]):
                 return self._back(working, f"its lock was out of reach: {error}")
             if working.lock is None:
                 return self._back(working, f"its lock was held elsewhere for {handler.lock_wait:g} s")
-            working.lock.renew_until(working.terms.let_go)
             working.lock.keep(stop.set)
         if turn is not None:
             turn.take_back()
         # This process was paused, or the table slow, or another's turn long: somebody else may have begun.
         if not claim.held or not (working.lock is None or working.lock.held):
             return self._back(working, "its claim took too long to make")
+        working.terms = terms(handler.max_runtime, self.settings.shutdown_timeout, self.clock.elapsed())
+        if working.lock is not None:
+            working.lock.renew_until(working.terms.let_go)
         return working
 
     def _back(self, working: Working, why: str | Reschedule | DeadLetter) -> Settlement:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runonce.errors import NotKeptError, PermanentError, StoreError
 from runonce.execution.body import Begun, brief, told
 from runonce.execution.ending import Ending, judge
+from runonce.execution.terms import WAITING, Terms
 from runonce.messages.backoff import backoff
 from runonce.messages.message import BadMessageError
 from runonce.messages.outbox import FollowUpsWait, send_kept
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from runonce.execution.events import MessageBegun
     from runonce.execution.lease import Lease
     from runonce.execution.registry import Registry
-    from runonce.execution.terms import Terms
     from runonce.messages.claim import MessageClaim
     from runonce.messages.definition import Handler
     from runonce.messages.message import Message
@@ -50,8 +50,8 @@ class Working(Begun):
     message: Message
     claim: MessageClaim
     rights: Rights
-    terms: Terms
     given_up: Callable[[Settlement], None]
+    terms: Terms = WAITING
     lock: Lease | None = None
     is_given_up: bool = False
     ending: threading.Lock = field(default_factory=threading.Lock)

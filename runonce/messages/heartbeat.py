@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runonce.errors import LeaseLost, RunInterrupted, StoreError, TimeLimitExceeded
+from runonce.execution.terms import WAITING
 from runonce.execution.threads import in_thread, start_thread
 
 if TYPE_CHECKING:
@@ -37,12 +38,15 @@ NEVER = float("inf")
 class _Watched:
     claim: MessageClaim
     stop: StopSignal
-    terms: Terms
+    of: Callable[[], Terms]
     let_go: Callable[[], object]
     beat_at: float
 
     def due(self, now: float) -> float:
-        return min(self.beat_at, self.terms.deadline if now < self.terms.deadline else self.terms.let_go)
+        terms = self.of()
+        if terms is WAITING:  # other terms may begin at any moment
+            return min(self.beat_at, now + LOOK)
+        return min(self.beat_at, terms.deadline if now < terms.deadline else terms.let_go)
 
 
 class Heartbeats:
@@ -61,10 +65,10 @@ class Heartbeats:
         weakref.finalize(self, self._gone.set)
 
     def watch(
-        self, claim: MessageClaim, stop: StopSignal, terms: Terms, let_go: Callable[[], object]
+        self, claim: MessageClaim, stop: StopSignal, of: Callable[[], Terms], let_go: Callable[[], object]
     ) -> None:
-        """Keep a claim alive, and its work to its terms; `let_go` is called when it has not ended by then."""
-        self._push(_Watched(claim, stop, terms, let_go, self._clock.elapsed() + claim.row.lease / 3))
+        """Keep a claim alive, and its work to its terms of that moment; `let_go` is called if it goes on after them."""
+        self._push(_Watched(claim, stop, of, let_go, self._clock.elapsed() + claim.row.lease / 3))
         with self._lock:
             if self._thread is None:
                 self._thread = start_thread(
@@ -88,10 +92,11 @@ class Heartbeats:
         for one in ready:
             if one.claim.finished:
                 continue
-            if now >= one.terms.let_go:
+            terms = one.of()
+            if now >= terms.let_go:
                 in_thread(one.let_go, "runonce-let-go")
                 continue
-            if now >= one.terms.deadline:
+            if now >= terms.deadline:
                 over_its_time(one.claim, one.stop)
             if now >= one.beat_at:
                 beats.append(in_thread(lambda one=one: self._beat(one), "runonce-beat"))  # type: ignore[misc]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runonce.hosts.runtime import Runtime
+    from runonce.messages.definition import Handler
     from runonce.settings import Settings
 
 UTC_NAMES = re.compile(r"(:?(Etc/)?(UTC|UCT|GMT|Zulu|Universal)([+-]?0)?)?", re.IGNORECASE)
@@ -94,13 +95,15 @@ def _host_json(root: Path, runtime: Runtime) -> list[str]:
     longest = longest_run(text, os.environ)
     if longest != float("inf"):
         jobs.update({n: replace(one, max_runtime=_less(one.max_runtime, longest)) for n, one in jobs.items()})
-        found.handlers.update(
-            {
-                n: replace(one, max_runtime=_less(one.max_runtime, longest))
-                for n, one in found.handlers.items()
-            }
-        )
+        found.handlers.update({n: _ending_within(one, longest) for n, one in found.handlers.items()})
     return [finding.text for finding in findings]
+
+
+def _ending_within(one: Handler, longest: float) -> Handler:
+    """The handler, whose function also waits for its lock."""
+    wait = min(one.lock_wait, longest / 2)
+    left = longest if one.lock is None else longest - wait
+    return replace(one, lock_wait=wait, max_runtime=_less(one.max_runtime, left))
 
 
 def _less(own: float | None, longest: float) -> float:

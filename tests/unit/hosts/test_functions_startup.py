@@ -103,6 +103,21 @@ def test_limits_are_put_below_the_hosts(tmp_path: Path, monkeypatch: pytest.Monk
     }
 
 
+@pytest.mark.parametrize(("lock_wait", "left"), [(40, (40, 500)), (900, (270, 270))])
+def test_waiting_for_a_lock_ends_before_the_host_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock_wait: int, left: tuple[float, float]
+) -> None:
+    """What a handler may take on Functions leaves room for the wait for its lock, which comes first."""
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "runonce.hosts.functions.app.add_handler",
+        lambda _app, _runtime, one, *_: seen.update({one.name: one}),
+    )
+    options = f'key="id", lock="invoices", lock_wait={lock_wait}, max_runtime=600'
+    functions(app(tmp_path, JOBS.replace('key="id"', options), functionTimeout="00:10:00"))
+    assert (seen["take"].lock_wait, seen["take"].max_runtime) == left
+
+
 def test_a_handler_that_cannot_be_bound_takes_no_other_down(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,8 +23,10 @@ from runonce.errors import (
     TimeLimitExceeded,
     TransportError,
 )
+from runonce.execution.lease import Lease
 from runonce.execution.options import MAX_ABANDONED
 from runonce.execution.stop import StopSignal
+from runonce.messages.heartbeat import Heartbeats
 from runonce.messages.rows import State
 from runonce.testing import Complete, DeadLetter, MemorySender, Reschedule, Workbench
 from runonce.testing.faults import Boundary, Fault, PassingClock
@@ -412,6 +414,32 @@ def test_a_running_handler_hears_of_the_stop(bench: Workbench) -> None:
     assert loads == [{"line": 3}]
 
 
+@pytest.mark.parametrize("waited", [4, 8])
+def test_waiting_for_a_lock_takes_none_of_a_handlers_time(bench: Workbench, waited: float) -> None:
+    """A handler that is allowed 5 s has 5 s from when it has its lock, however long it was held elsewhere."""
+    one = handling(Doing(lambda _: bench.clock.advance(2)), lock="index", lock_wait=10, max_runtime=5)
+    host = host_of(bench)
+    host.heartbeats = beats = Heartbeats(bench.clock)
+    beats._thread = threading.current_thread()  # so that it starts none
+    other = Lease.acquire(bench.stores.leases, lock_blob(bench, "index"), bench.settings.lease, bench.clock)
+    assert other is not None
+    free_at, wait = bench.clock.elapsed() + waited, bench.clock.wait
+
+    def waiting(event: threading.Event, seconds: float) -> bool:
+        stopped = wait(event, seconds)
+        beats.beat_due()
+        if bench.clock.elapsed() >= free_at:
+            other.release()
+        return stopped
+
+    bench.clock.wait = waiting  # type: ignore[method-assign]
+    assert host.deliver(one, delivery()) == Complete()
+    working = begun(host, one, delivery({"id": "B"}))
+    bench.clock.advance(5)
+    beats.beat_due()
+    assert isinstance(working.stop.cause, TimeLimitExceeded)
+
+
 def test_draining_waits_for_what_runs(bench: Workbench) -> None:
     """drain tells handlers to stop and returns True once they have ended, and False when one does not in time."""
     host = host_of(bench)
@@ -426,8 +454,6 @@ def test_over_its_time_a_handler_is_told(bench: Workbench) -> None:
     """A handler over its max_runtime is told once, and its ending then counts as a failure that is tried again."""
     one = handling(Doing(), max_runtime=30)
     bench.deliverer.__dict__.pop("heartbeats", None)
-    from runonce.messages.heartbeat import Heartbeats  # noqa: PLC0415 - real ones, driven by hand
-
     host = host_of(bench)
     host.heartbeats = beats = Heartbeats(bench.clock)
     beats._thread = threading.current_thread()  # so that it starts none
