@@ -144,7 +144,7 @@ def _blob(blobs: BlobStore, namespace: str) -> Iterator[Finding]:
 def _others(runtime: Runtime, found: Discovered) -> Iterator[Finding]:
     settings = runtime.settings
     for host in hosts(runtime.runs):
-        strange = sorted(set(host.jobs) - set(runtime.jobs))
+        strange = sorted(name for name in set(host.jobs) - set(found.jobs) if not name.startswith("runonce"))
         if not (host.is_alive and strange and found.jobs) or found.broken:
             continue
         same = set(host.jobs) & set(found.jobs)
