@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Generator
 from concurrent.futures import Future
 from contextlib import AsyncContextDecorator, ContextDecorator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -112,6 +113,12 @@ class Flow(Generic[B]):
         self.stop = stop or StopSignal()
         self.registry = registry
         self._inflight: InFlight[B] = InFlight(registry.clock)
+        self._began = registry.clock.elapsed()
+
+    @property
+    def age(self) -> timedelta:
+        """For how long this host has known its jobs and handlers."""
+        return timedelta(seconds=self.clock.elapsed() - self._began)
 
     @property
     def running(self) -> list[B]:

@@ -55,6 +55,10 @@ class ServerClock:
         """The wall clock, an aware datetime in UTC."""
         return self._clock.now() - self._ahead
 
+    def until(self, instant: datetime) -> float:
+        """Seconds until an instant by this clock and by storage's, as far as that is known: by the later of them."""
+        return (instant - min(self.now(), self._clock.now() - self._known)).total_seconds()
+
     def elapsed(self) -> float:
         """Seconds from some fixed instant; never goes back."""
         return self._clock.elapsed()

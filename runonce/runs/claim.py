@@ -82,7 +82,8 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
     """
     if fire_time > lease.granted_by + EARLY:
         return Refused(
-            f"it is not due before {to_text(fire_time)}, and by storage's clock it is {to_text(lease.granted_by)}"
+            f"it is not due before {to_text(fire_time)}, and by storage's clock it is {to_text(lease.granted_by)}",
+            not_before=registry.clock.now() + (fire_time - lease.granted_by),
         )
     server_now = lease.server_now()
     first_seen = server_now - min(age, grace)

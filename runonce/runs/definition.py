@@ -7,9 +7,11 @@ the job's logic needs nothing of the toolkit but a `Run`.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, get_args
 
 from runonce.errors import DefinitionError
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 LONGEST_HISTORY = 3650
 LONGEST_JITTER = 300
 SOME_DAY = datetime(2026, 1, 1, tzinfo=UTC)
+SOME_FIRE_TIMES = 1500
+"""Where there are more in the year after that day, they are seconds apart, or no other gap is shorter."""
 
 Overlap = Literal["wait", "skip"]
 Renewal = Literal["thread", "process"]
@@ -239,10 +243,11 @@ def _checked_jitter(job: str, value: float | timedelta, schedule: Schedule) -> f
         or not 0 <= seconds <= LONGEST_JITTER
     ):
         raise DefinitionError(f"Job {job!r}: jitter={value!r} must be seconds from 0 to {LONGEST_JITTER}.")
-    first = schedule.next(SOME_DAY)
-    second = None if first is None else schedule.next(first)
-    between = None if first is None or second is None else (second - first).total_seconds()
-    if between is not None and seconds >= between:
+    some = schedule.fire_times(SOME_DAY, SOME_DAY + timedelta(days=400), limit=SOME_FIRE_TIMES)
+    between = min(((later - t).total_seconds() for t, later in pairwise(some)), default=math.inf)
+    if (
+        seconds >= between
+    ):  # else a fire time could begin before the one that came before it, which then would not run
         raise DefinitionError(
             f"Job {job!r}: jitter={value!r} must be shorter than the {between:g} s between its fire times."
         )

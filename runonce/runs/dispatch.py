@@ -35,7 +35,7 @@ from runonce.execution.ending import Ending, judge
 from runonce.execution.lease import Lease
 from runonce.execution.log import run_logger
 from runonce.execution.registry import Registry
-from runonce.execution.server_clock import ServerClock
+from runonce.execution.server_clock import CORRECT, ServerClock
 from runonce.execution.stop import StopSignal
 from runonce.execution.terms import Terms, terms
 from runonce.execution.threads import start_thread
@@ -67,6 +67,8 @@ OUT_OF_REACH_AGAIN = 60.0
 """Seconds until a run goes on whose calls to storage got no answer for a minute."""
 LAST_WORDS = 1.0
 """Seconds for hooks to hear of runs that did not stop."""
+NEAR = (EARLIEST + CORRECT).total_seconds()
+"""How early a timer's tick may be, by a clock that is ahead too, to wait for its fire time."""
 EARLY = timedelta(seconds=1)
 """How early a fire time may be asked for: hosts' clocks differ a little."""
 
@@ -111,12 +113,6 @@ class Dispatcher(Flow[Started]):
         self.jobs = jobs
         self.grace = timedelta(seconds=settings.misfire_grace)
         """How long a fire time may wait for its tick before recovery counts it as missed."""
-        self._began = clock.elapsed()
-
-    @property
-    def age(self) -> timedelta:
-        """For how long this host has known its jobs."""
-        return timedelta(seconds=self.clock.elapsed() - self._began)
 
     # -- which fire time ------------------------------------------------------------------------------------
 
@@ -176,11 +172,15 @@ class Dispatcher(Flow[Started]):
         with self._inflight.beginning():
             if self.stop.cause is not None:
                 return telling.refused(job, fire_time, Refusal.STOPPING)
-            wait = (fire_time - self.clock.now()).total_seconds() + job.delay(fire_time)
-            is_near = by == "timer" and 0 < wait <= EARLIEST.total_seconds() + job.jitter
+            wait = self.server_clock.until(fire_time) + job.delay(fire_time)
+            is_near = by == "timer" and 0 < wait <= NEAR + job.jitter
             if is_near and self.clock.wait(self.stop.event, wait):
                 return telling.refused(job, fire_time, Refusal.STOPPING)
-            return self._begin(job, fire_time.astimezone(UTC).replace(microsecond=0), by=by, params=params)
+            begun = self._begin(job, fire_time.astimezone(UTC).replace(microsecond=0), by=by, params=params)
+            early = by == "timer" and 0 < self.server_clock.until(fire_time) <= NEAR
+            if early and isinstance(begun, Result) and begun.again_at is not None:  # our clock was ahead
+                return self.begin(job, fire_time, by=by, params=params)
+            return begun
 
     def _begin(self, job: ScheduledJob, fire_time: datetime, *, by: By, params: str) -> Started | Result:
         asked_at = self.clock.elapsed()

@@ -68,6 +68,8 @@ def _suggestion(name: object) -> str:
     asked = " ".join(str(name).split()).lower()
     if asked in IANA and asked != "utc":
         return f'That is its name on Windows; use the IANA name "{IANA[asked]}".'
+    if right := next((zone for zone in names() if zone.lower() == asked), None):
+        return f'Did you mean "{right}"?'
     # Zones with a number are left out: for "UTC+3" the nearest name is "Etc/GMT+3", which is three hours
     # behind UTC and not ahead of it.
     known = {zone.lower(): zone for zone in names() if "/" in zone and not re.search("[0-9]", zone)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -132,6 +133,53 @@ def test_an_early_tick_waits_for_its_fire_time() -> None:
     result = bench.dispatcher.tick(one)
     assert result is not None
     assert (result.fire_time, result.outcome, waited[0]) == (at(4), Outcome.SUCCEEDED, 3.0)
+
+
+class OfAHost(ManualClock):
+    """A clock that is ahead of the bench's, and moves with it when the host waits for a fire time."""
+
+    def __init__(self, bench: Workbench, ahead: float) -> None:
+        super().__init__(bench.clock.now() + timedelta(seconds=ahead))
+        self.bench = bench
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Let the time pass for both, if it is a wait of the host's thread."""
+        if threading.current_thread() is threading.main_thread():
+            self.advance(seconds)
+            self.bench.clock.advance(seconds)
+            return False
+        return super().wait(event, seconds)
+
+
+@pytest.mark.parametrize("misfire", ["skip", "latest"])
+@pytest.mark.parametrize("ahead", [2, 4, 10, 29])
+def test_the_tick_of_a_clock_that_is_ahead_waits_until_storage_says_that_it_is_due(
+    ahead: float, misfire: Any
+) -> None:
+    """The only host's clock is seconds ahead: each fire time runs when it has come, with one call more at the first."""
+    one = job(misfire=misfire)
+    bench, _ = world(one, seconds_ahead=0)
+    bench.clock.advance(50 - ahead)
+    clock = OfAHost(bench, ahead)
+    host = replica(bench, clock=clock)
+    acquired = 0
+    acquire = host.stores.leases.acquire
+
+    def counting(*args: Any) -> Any:
+        nonlocal acquired
+        acquired += 1
+        return acquire(*args)
+
+    with patch.object(host.stores.leases, "acquire", counting):
+        for minute in range(1, 4):
+            result = host.tick(one)
+            assert result is not None
+            assert (result.fire_time, result.outcome) == (at(3, minute), Outcome.SUCCEEDED)
+            assert bench.clock.now() >= at(3, minute) - timedelta(seconds=2)  # storage tells whole seconds
+            to_next = (at(3, minute + 1) - clock.now()).total_seconds()
+            for each in (clock, bench.clock):
+                each.advance(to_next)
+    assert acquired == (3 if ahead <= 2 else 4)
 
 
 @pytest.mark.parametrize("seconds", [-14 * 3600, 14 * 3600])

@@ -145,6 +145,15 @@ def test_a_host_that_stops_does_not_wait_for_the_jitter() -> None:
     assert [result.ran for result in results] == [False]
 
 
+@pytest.mark.parametrize("schedule", ["0 0,50,59 * * * *", "0 0,59 0,23 * * *"])
+def test_jitter_is_shorter_than_the_shortest_time_between_fire_times(schedule: str) -> None:
+    """Where the gaps differ the smallest counts, or a run would begin after the next fire time's and be skipped."""
+    with pytest.raises(DefinitionError, match="shorter than the 60 s between its fire times"):
+
+        @scheduled(schedule, jitter=61)
+        def uneven(run: Run) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

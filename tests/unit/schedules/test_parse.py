@@ -129,6 +129,8 @@ def test_without_a_job_the_message_starts_with_the_schedule() -> None:
     [
         ("Europe/Instanbul", 'Did you mean "Europe/Istanbul"?'),
         ("america/new_york", 'Did you mean "America/New_York"?'),
+        ("etc/gmt+5", 'Did you mean "Etc/GMT+5"?'),
+        ("utc", 'Did you mean "UTC"?'),
         ("Turkey Standard Time", 'IANA name "Europe/Istanbul"'),
         ("E. Europe Standard Time", 'IANA name "Europe/Chisinau"'),
         ("e. europe  standard time", 'IANA name "Europe/Chisinau"'),
