@@ -1,7 +1,7 @@
 """Imports a file of orders for each message, and has an invoice sent for each order.
 
     runonce upload orders.csv orders/2026-11.csv
-    runonce enqueue import_orders --json '{"import": "2026-11", "file": "orders/2026-11.csv"}'
+    runonce enqueue import_orders --body '{"import": "2026-11", "file": "orders/2026-11.csv"}'
 
 A file may take long, so the position is kept after each batch: whoever takes over goes on from there. The invoices
 of a batch are messages to `send_invoice`. They are kept with the position and sent after it, under ids made from

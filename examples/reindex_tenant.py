@@ -1,6 +1,6 @@
 """Rebuilds a tenant's search index for each message: one at a time per tenant, tenants side by side.
 
-    runonce enqueue reindex_tenant --json '{"change": "c-17", "tenant": "acme"}'
+    runonce enqueue reindex_tenant --body '{"change": "c-17", "tenant": "acme"}'
 
 Documents are blobs tenants/<tenant>/<name>.txt; the index is search/<tenant>.json. Two changes of one tenant that
 come together would each write an index and the slower one win, perhaps with the older documents. The lock makes

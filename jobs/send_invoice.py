@@ -1,6 +1,6 @@
 """Sends an invoice to a customer for each message, once however often the message comes.
 
-    runonce enqueue send_invoice --json '{"invoice_id": "1001", "customer": "19", "amount": "148.18"}'
+    runonce enqueue send_invoice --body '{"invoice_id": "1001", "customer": "19", "amount": "148.18"}'
 
 Two things keep it to once. The row that says the invoice was sent is written in the same transaction as the mark
 that the message is done, so there is never the one without the other. And the mail provider is handed a key that

@@ -26,6 +26,7 @@ from runonce.cli import logs, output
 from runonce.cli.app import EXECUTE, command
 from runonce.cli.context import Context
 from runonce.errors import SettingsError
+from runonce.hosts.discover import existing
 from runonce.hosts.explained import where
 from runonce.hosts.signals import end_process, heard
 from runonce.settings import EMULATED, Settings
@@ -54,8 +55,8 @@ def dev(ctx: typer.Context) -> None:
     logs.set_up(verbose=context.verbose)
     try:
         with contextlib.ExitStack() as started:
+            folder = existing(context.runtime.jobs_folder or os.environ.get("RUNONCE_JOBS") or "jobs")
             environ = _environment(context, started)
-            folder = Path(context.runtime.jobs_folder or environ.get("RUNONCE_JOBS") or "jobs")
             arguments = [*(["--verbose"] if context.verbose else []), "--jobs", str(folder)]
             code = Watched(arguments, environ, folder, _stand_in("azurite").own_group()).run()
     except KeyboardInterrupt:  # while something was being installed or started
@@ -68,7 +69,8 @@ def serve_while_held() -> None:
     from runonce.cli import main  # noqa: PLC0415 - it imports this module
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1):  # not by sys.stdin, whose lock would be held when the interpreter ends
+            pass
         if os.name == "nt":
             signal.raise_signal(signal.SIGINT)
         else:

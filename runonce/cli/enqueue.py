@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from runonce.cli import output
-from runonce.cli.app import EXECUTE, HandlerName, command, read_at
+from runonce.cli.app import EXECUTE, HandlerName, Json, command, read_at
 from runonce.cli.context import Context
 from runonce.errors import InputError
 from runonce.hosts.runtime import check_transport
@@ -16,16 +16,16 @@ from runonce.hosts.runtime import check_transport
 
 @command(
     EXECUTE,
-    'runonce enqueue send_invoice --json \'{"invoice_id": "2026-0117", "email": "ada@example.com"}\'',
+    'runonce enqueue send_invoice --body \'{"invoice_id": "2026-0117", "email": "ada@example.com"}\'',
     "runonce enqueue send_invoice --file invoices.jsonl --lines",
     "producer | runonce enqueue reindex_tenant --file - --lines",
-    "runonce enqueue send_invoice --json '{\"invoice_id\": 7}' --manifest shop/infra/jobs.json",
+    "runonce enqueue send_invoice --body '{\"invoice_id\": 7}' --manifest shop/infra/jobs.json",
 )
 def enqueue(
     ctx: typer.Context,
     handler: HandlerName,
     text: Annotated[
-        str | None, typer.Option("--json", metavar="TEXT", help="The body, as JSON.", show_default=False)
+        str | None, typer.Option("--body", metavar="TEXT", help="The body, as JSON.", show_default=False)
     ] = None,
     file: Annotated[
         Path | None,
@@ -53,6 +53,7 @@ def enqueue(
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="As --manifest, without a file: its queue or topic.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Send messages to a handler.
 
@@ -72,10 +73,10 @@ def enqueue(
         raise typer.BadParameter("give one of them", param_hint="--manifest, --queue")
     if (text is None) == (file is None):
         raise typer.BadParameter(
-            "give the body once: --json TEXT, --file PATH, or --file - for standard input"
+            "give the body once: --body TEXT, --file PATH, or --file - for standard input"
         )
     if text is not None:
-        bodies = _lines(text, "--json") if lines else [_checked(text, "--json")]
+        bodies = _lines(text, "--body") if lines else [_checked(text, "--body")]
     else:
         content, name = _content(file or Path("-"))
         bodies = _lines(content, name) if lines else [content]
@@ -86,13 +87,16 @@ def enqueue(
     when = read_at(at, "UTC", "--at") if at else None
     check_transport(context.runtime.settings, found)
     messages = [outgoing(found, body, key=key, at=when) for body in bodies]
-    if not messages:
+    if messages:
+        send_all(context.runtime.sender, found, messages)
+    else:
         output.note("there was no message in it; nothing was sent")
-        return
-    send_all(context.runtime.sender, found, messages)
-    one = messages[0].sent_as or messages[0].message_id
-    what = f"message {one}" if len(messages) == 1 else f"{len(messages):,} messages"
-    typer.echo(f"{found.name}: {what} sent to {found.target}")
+    ids = [message.sent_as or message.message_id for message in messages]
+    if as_json:
+        output.print_json({"handler": found.name, "target": found.target, "sent": ids})
+    elif ids:
+        what = f"message {ids[0]}" if len(ids) == 1 else f"{len(ids):,} messages"
+        typer.echo(f"{found.name}: {what} sent to {found.target}")
 
 
 def _content(file: Path) -> tuple[bytes, str]:

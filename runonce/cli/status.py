@@ -132,10 +132,18 @@ def _host_json(host: Host) -> dict[str, Any]:
 
 
 def _jobs_table(statuses: list[JobStatus], now: datetime) -> Any:
-    made = output.table("Job", "Now", "Last run", "Next (UTC)")
-    for one in statuses:
-        made.add_row(_name(one, now), _doing(one, now), _last(one, now), _upcoming(one, now))
-        made.add_section()
+    console = output.console()
+    unbounded = console.options.update(max_width=10_000)
+    for between in (
+        " ",
+        "\n",
+    ):  # where it is too wide, this instant is put on two lines rather than others folded
+        made = output.table("Job", "Now", "Last run", "Next (UTC)")
+        for one in statuses:
+            made.add_row(_name(one, now), _doing(one, now), _last(one, now), _upcoming(one, now, between))
+            made.add_section()
+        if console.measure(made, options=unbounded).maximum <= console.width:
+            break
     return made
 
 
@@ -179,7 +187,7 @@ def _doing(job: JobStatus, now: datetime) -> Any:
 def _run_of(job: JobStatus, running: Running, now: datetime) -> list[tuple[str, str]]:
     took = now - (running.since or now)
     limit = None if running.limit_seconds is None else timedelta(seconds=running.limit_seconds)
-    of = "" if job.retries is None else f" of {job.retries + 1}"
+    of = "" if job.retries is None or running.attempt > job.retries + 1 else f" of {job.retries + 1}"
     attempt = f", attempt {running.attempt}{of}" if running.attempt else ""
     lines = [("running", "cyan"), (f" for {times.to_span(took)}{attempt}\n", "")]
     if not running.lease_held:
@@ -220,10 +228,10 @@ def _last(job: JobStatus, now: datetime) -> Any:
     return output.styled(*lines)
 
 
-def _upcoming(job: JobStatus, now: datetime) -> Any:
+def _upcoming(job: JobStatus, now: datetime, between: str) -> Any:
     if job.next_fire_time is None or job.paused_at is not None:
         return output.styled(("-", "dim"))
-    fire_time = f"{job.next_fire_time:%Y-%m-%d %H:%M:%S}"
+    fire_time = f"{job.next_fire_time:%Y-%m-%d}{between}{job.next_fire_time:%H:%M:%S}"
     return output.styled((fire_time, ""), (f"\n{times.from_now(job.next_fire_time, now)}", "dim"))
 
 

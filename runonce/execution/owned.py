@@ -84,7 +84,7 @@ class Owned(ABC, Generic[R]):
                 if conflict is not None and conflict.exists:
                     raise AlreadyRecordedError(
                         self._recorded(list(inserts)[conflict.index - len(self._keys)])
-                    ) from conflict
+                    ) from None  # the row's name says it all
                 unsure, conflict = False, None
                 self._write(self._with_id(change(self._rows), write_id), list(inserts.values()))
             except ConflictError as error:

@@ -76,6 +76,21 @@ class Discovered:
         return UnknownJobError(f"There is no {kind} {name!r}; the {kind}s are: {known}.{hint}")
 
 
+def existing(folder: str | Path) -> Path:
+    """The jobs folder, absolute.
+
+    Raises:
+        SettingsError: There is no such folder.
+    """
+    root = Path(os.path.abspath(folder))  # noqa: PTH100 - a link's own name is the package's, whatever it points to
+    if not root.is_dir():
+        raise SettingsError(
+            f"The jobs folder {str(folder)!r} does not exist (looked at {root}): make it and put a file with a "
+            f"@scheduled function in it, or name another one in RUNONCE_JOBS. `runonce init` writes a whole project."
+        )
+    return root
+
+
 def discover(folder: str | Path) -> Discovered:
     """Import every `*.py` of the folder and its sub-folders, and collect the jobs that this defines.
 
@@ -85,14 +100,8 @@ def discover(folder: str | Path) -> Discovered:
     Raises:
         SettingsError: There is no such folder, or its name cannot be a package's.
     """
-    root = Path(os.path.abspath(folder))  # noqa: PTH100 - a link's own name is the package's, whatever it points to
-    if not root.is_dir():
-        raise SettingsError(
-            f"The jobs folder {str(folder)!r} does not exist (looked at {root}): make it and put a file with a "
-            f"@scheduled function in it, or name another one in RUNONCE_JOBS."
-        )
     with _one_at_a_time:
-        return _discover(root)
+        return _discover(existing(folder))
 
 
 def _discover(root: Path) -> Discovered:

@@ -343,7 +343,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
     def _recorded(self, key: str) -> str:
         return (
             f"Job {self._job.name}: its ledger has an entry {key!r} already, so nothing of this batch was written; "
-            f"leave out what `run.ledger` contains."
+            f"leave out what `run.ledger.keys()` has."
         )
 
 

@@ -169,7 +169,7 @@ def lives(environ: dict[str, str], jobs: list[str]) -> None:
 def handled(environ: dict[str, str]) -> None:
     """Somebody handles an invoice, and looks after jobs."""
     for command in (
-        ("enqueue", "send_invoice", "--json", '{"invoice_id": 1}'),
+        ("enqueue", "send_invoice", "--body", '{"invoice_id": 1}'),
         ("work", "send_invoice", "--max-messages", "1"),
         ("recover",),
     ):

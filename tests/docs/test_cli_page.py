@@ -253,7 +253,7 @@ def scenario(line: Line) -> dict[str, list[Any]]:
     made["upload"] = [line.json("upload", "orders.csv")]
     for number, customer in enumerate(["ada", "", ""]):
         body = json.dumps({"invoice_id": number, "customer": customer})
-        line.run("enqueue", handler, "--json", body)
+        made["enqueue"] = [line.json("enqueue", handler, "--body", body)]
     made["work"] = [line.json("work", handler, "--max-messages", "3")]
     (line.folder / "host.json").write_text('{"extensions": {"queues": {"maxDequeueCount": 1}}}')
     made["doctor"] = [line.json("doctor")]

@@ -96,7 +96,7 @@ class Project:
         for handler in listed["handlers"]:
             name = handler["name"]
             assert name in BODIES, f"give BODIES a message for {name}"
-            self.run("-m", "runonce", "enqueue", name, "--json", json.dumps(BODIES[name]))
+            self.run("-m", "runonce", "enqueue", name, "--body", json.dumps(BODIES[name]))
             assert self.runonce("work", name, "--max-messages", "1")["handled"] == 1
             assert self.runonce("dead-letters", "list", name)["dead_letters"] == []
 

@@ -78,7 +78,7 @@ def test_every_command_that_the_code_mentions_exists(path: Path) -> None:
         ("dead-letters list x --lines", "list has no option --lines"),
         ("dead-letters show x", "show needs --id"),
         ("run nightly [--at T] [--ask] --jobs x -v", None),
-        ("enqueue send --json '{\"a\": -1}'", None),
+        ("enqueue send --body '{\"a\": -1}'", None),
     ],
 )
 def test_a_command_that_does_not_exist_is_seen(arguments: str, said: str | None) -> None:

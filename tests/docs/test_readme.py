@@ -123,6 +123,7 @@ def test_the_job_and_the_handler_on_a_workbench(project: Path, monkeypatch: pyte
     bench = Workbench(book_orders)
     assert bench.run(book_orders, at="2026-12-01T00:00:00Z").outcome == "succeeded"
     assert bench.run(book_orders, at="2026-12-01T00:00:00Z").outcome == "skipped"
+    assert bench.run(book_orders, at="2026-12-02T00:00:00Z").outcome == "succeeded"
     assert bench.deliver(send_receipt, {"order": "1", "customer": "ada"}) == Complete()
     assert bench.deliver(send_receipt, {"order": "1", "customer": "ada"}) == Complete(duplicate=True)
     (row,) = bench.effects(send_receipt)
@@ -148,7 +149,7 @@ def test_the_commands_in_their_order(project: Path, environ: dict[str, str]) -> 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for one process")
 def test_serve_runs_until_it_is_interrupted(project: Path, environ: dict[str, str]) -> None:
     """`runonce serve` says what it has, handles a message that waits, and ends with 0 at Ctrl-C."""
-    send = [*shlex.split("runonce enqueue send_receipt --json"), '{"order": "1002", "customer": "grace"}']
+    send = [*shlex.split("runonce enqueue send_receipt --body"), '{"order": "1002", "customer": "grace"}']
     subprocess.run(send, cwd=project, env=environ, check=True)
     host = subprocess.Popen(["runonce", "serve"], cwd=project, env=environ, stderr=subprocess.PIPE, text=True)
     try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from runonce.cli.dev import CHILD
 from servicebus import launcher as bus
 from tests.support.environments import run
 from tests.support.pages import ROOT
@@ -141,13 +142,13 @@ def test_one_command_runs_a_project_and_loads_what_changes(project: Path) -> Non
             r"note: namespace 'my-jobs-[0-9a-f]{4}', account devstoreaccount1 of the emulator on this machine",
             first,
         )
-        dev.other_terminal("enqueue", "greet", "--json", '{"name": "Ada"}')
+        dev.other_terminal("enqueue", "greet", "--body", '{"name": "Ada"}')
         dev.said(r"\[greet .*done")
         greet = project / "jobs" / "greet.py"
         greet.write_text(greet.read_text().replace("def greet", "def salute"))
         dev.said(r"jobs/greet\.py changed: the host starts anew")
         dev.said("salute  +messages of my-jobs-")
-        dev.other_terminal("enqueue", "salute", "--json", '{"name": "Grace"}')
+        dev.other_terminal("enqueue", "salute", "--body", '{"name": "Grace"}')
         dev.said(r"\[salute .*done")
         (project / "jobs" / "new.py").write_text("import nothing_of_the_kind\n")
         dev.said("nothing_of_the_kind")
@@ -163,7 +164,7 @@ def test_ctrl_c_stops_at_once_and_a_second_one_waits_for_nothing(project: Path) 
     for times, seconds in ((1, 8), (2, 2)):
         with Dev(project) as dev:
             dev.said("Ctrl-C stops it")
-            dev.other_terminal("enqueue", "deaf", "--json", "1", "--key", str(times))
+            dev.other_terminal("enqueue", "deaf", "--body", "1", "--key", str(times))
             until((project / "began").exists)
             assert dev.ctrl_c(times) < seconds
             assert dev.process.returncode == (0 if times == 1 else 130)
@@ -187,7 +188,7 @@ def test_a_handler_of_a_topic_gets_a_service_bus(project: Path) -> None:
     with Dev(project) as dev:
         dev.said(r"bill +messages of orders/billing \(Service Bus\)")
         dev.said("Ctrl-C stops it")
-        dev.other_terminal("enqueue", "bill", "--json", '{"id": "A1"}')
+        dev.other_terminal("enqueue", "bill", "--body", '{"id": "A1"}')
         dev.said(r"\[bill .*done")
         assert dev.ctrl_c() < 10
 
@@ -200,6 +201,39 @@ def test_a_second_one_in_the_same_folder_is_one_more_host(project: Path) -> None
             second.said("runs already")
             second.said("Ctrl-C stops it")
             assert second.ctrl_c() < 8
-        first.other_terminal("enqueue", "greet", "--json", '{"name": "Ada"}')
+        first.other_terminal("enqueue", "greet", "--body", '{"name": "Ada"}')
         first.said(r"\[greet .*done")
         assert first.ctrl_c() < 8
+
+
+def test_without_a_jobs_folder_nothing_is_started(tmp_path: Path) -> None:
+    """It is said once, with the remedy, and no emulator is installed or started for it."""
+    done = subprocess.run(
+        [*RUNONCE, "dev"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode == 5, done.stderr
+    assert done.stderr.count("does not exist") == done.stderr.count("`runonce init`") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_host_that_cannot_start_ends_with_its_own_exit_code(tmp_path: Path) -> None:
+    """The host of `dev` whose settings are wrong says so and ends, though its input is still held open."""
+    host = subprocess.Popen(
+        [sys.executable, "-c", CHILD, "--jobs", "nowhere", "serve"],
+        cwd=tmp_path,
+        env={**environment(), "RUNONCE_STORAGE": "UseDevelopmentStorage=true"},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert host.stderr is not None
+    with host, host.stderr as said:
+        text = said.read()
+        assert host.wait(50) == 5, text
+    assert "Fatal" not in text

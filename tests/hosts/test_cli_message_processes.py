@@ -273,7 +273,7 @@ def test_a_broker_out_of_reach_is_6(on_storage: Processes) -> None:
     """Nobody at the other end: sending, working and looking at dead letters end with 6 and say where."""
     nobody = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
     on_storage.environ["RUNONCE_SERVICEBUS"] = nobody
-    for args in (["enqueue", "take", "--json", '{"id": 1}'], ["dead-letters", "list", "take"]):
+    for args in (["enqueue", "take", "--body", '{"id": 1}'], ["dead-letters", "list", "take"]):
         result = on_storage.run(*args)
         assert result.returncode == 6, result.stderr
         assert on_storage.queue in result.stderr

@@ -71,7 +71,7 @@ def test_from_init_to_the_first_run(environ: dict[str, str], tmp_path: Path) -> 
     try:
         assert host.stderr is not None
         assert "1 job and 1 handler" in host.stderr.readline()
-        run(*runonce, "enqueue", "greet", "--json", '{"name": "Ada"}', env=environ, cwd=project)
+        run(*runonce, "enqueue", "greet", "--body", '{"name": "Ada"}', env=environ, cwd=project)
         ended = {"[heartbeat ": "succeeded", "[greet ": "done"}
         while ended:
             line = host.stderr.readline()
@@ -177,7 +177,7 @@ def test_two_projects_on_one_emulator_see_nothing_of_each_other(
         answer: dict[str, Any] = json.loads(run(*runonce, *args, "--json", env=shared, cwd=project))
         return answer
 
-    run(*runonce, "enqueue", "greet", "--json", '{"name": "Ada"}', env=shared, cwd=here)
+    run(*runonce, "enqueue", "greet", "--body", '{"name": "Ada"}', env=shared, cwd=here)
     run(*runonce, "run", "heartbeat", "--at", "2026-01-01T12:00:00Z", env=shared, cwd=here)
     run(*runonce, "run", "heartbeat", "--at", "2026-01-01T12:01:00Z", "--ask", env=shared, cwd=here)
     assert told(there, "work", "greet", "--max-wait", "1")["handled"] == 0

@@ -59,7 +59,7 @@ def work_off(cli: CommandLine) -> Handler:
 def put_aside(cli: CommandLine, *bodies: str) -> None:
     """Have these dead-lettered."""
     for body in bodies:
-        assert cli("enqueue", "send_invoice", "--json", body).exit_code == 0
+        assert cli("enqueue", "send_invoice", "--body", body).exit_code == 0
     work_off(cli)
 
 
@@ -82,7 +82,7 @@ def test_list_shows_handlers(cli: CommandLine) -> None:
 
 def test_enqueue_sends_a_body_under_the_id_of_its_key(cli: CommandLine) -> None:
     """The message is in the handler's queue as it was typed, and its id comes from the key."""
-    result = cli("enqueue", "send_invoice", "--json", '{"id": 17}')
+    result = cli("enqueue", "send_invoice", "--body", '{"id": 17}')
     assert (result.exit_code, result.stdout) == (0, "send_invoice: message invoices:17 sent to invoices\n")
     assert cli.transport.bodies("invoices") == [b'{"id": 17}']
 
@@ -104,12 +104,14 @@ def test_enqueue_sends_each_line(cli: CommandLine) -> None:
     assert cli.transport.bodies("invoices") == [b'{"id": 1}', b'{"id": 2}', b'{"id": 3}']
     nothing = cli("enqueue", "send_invoice", "--file", "-", "--lines", stdin=b"\n")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
+    empty = cli("enqueue", "send_invoice", "--file", "-", "--lines", "--json", stdin=b"\n")
+    assert json.loads(empty.stdout)["sent"] == []
     assert "nothing was sent" in nothing.stderr
 
 
 def test_enqueue_with_an_id_and_a_time(cli: CommandLine) -> None:
     """--key is the message's id, --at when it shall be there; a time without an offset is in UTC."""
-    result = cli("enqueue", "send_invoice", "--json", '{"id": 1}', "--key", "k-1", "--at", "2026-11-29T13:00")
+    result = cli("enqueue", "send_invoice", "--body", '{"id": 1}', "--key", "k-1", "--at", "2026-11-29T13:00")
     assert "message k-1 sent" in result.stdout
     assert "read as the time in UTC" in result.stderr
     [held] = cli.transport.queues["invoices"]
@@ -120,9 +122,9 @@ def test_enqueue_with_an_id_and_a_time(cli: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("args", "stdin", "code", "said"),
     [
-        (["--json", "{id: 1}"], None, 5, "--json: this is not valid JSON"),
-        (["--json", '{"id": NaN}'], None, 5, "NaN is not a JSON number"),
-        (["--json", '{"ID": 1}'], None, 5, "no field 'id'"),
+        (["--body", "{id: 1}"], None, 5, "--body: this is not valid JSON"),
+        (["--body", '{"id": NaN}'], None, 5, "NaN is not a JSON number"),
+        (["--body", '{"ID": 1}'], None, 5, "no field 'id'"),
         (
             ["--file", "-", "--lines"],
             b'{"id": 1}\n{"id": \n',
@@ -132,14 +134,14 @@ def test_enqueue_with_an_id_and_a_time(cli: CommandLine) -> None:
         (["--file", "-", "--lines"], b'{"id": 1}\n{"no": 1}\n', 5, "no field 'id'"),
         (["--file", "/no/such/file"], None, 5, "/no/such/file cannot be read"),
         ([], None, 2, "give the body once"),
-        (["--json", "1", "--file", "-"], b"1", 2, "give the body once"),
+        (["--body", "1", "--file", "-"], b"1", 2, "give the body once"),
         (
             ["--file", "-", "--lines", "--key", "a"],
             b'{"id": 1}\n{"id": 2}',
             2,
             "2 messages cannot have one id",
         ),
-        (["--json", '{"id": 1}', "--at", "tomorrow"], None, 2, "is not an ISO 8601 instant"),
+        (["--body", '{"id": 1}', "--at", "tomorrow"], None, 2, "is not an ISO 8601 instant"),
     ],
     ids=["json", "nan", "key", "line", "keyless-line", "file", "none", "both", "one-id", "time"],
 )
@@ -158,29 +160,29 @@ def test_enqueue_to_a_handler_whose_code_is_elsewhere(cli: CommandLine, tmp_path
     path = tmp_path / "jobs.json"
     entry = {"name": "remote", "queue": "far", "topic": "", "subscription": "", "forward": False, "key": "id"}
     path.write_text(json.dumps({"handlers": [entry]}))
-    sent = cli("enqueue", "remote", "--json", '{"id": 7}', "--manifest", str(path))
+    sent = cli("enqueue", "remote", "--body", '{"id": 7}', "--manifest", str(path))
     assert (sent.exit_code, sent.stdout) == (0, "remote: message far:7 sent to far\n")
-    sent = cli("enqueue", "remote", "--json", "{}", "--queue", "far", "--key", "k-1")
+    sent = cli("enqueue", "remote", "--body", "{}", "--queue", "far", "--key", "k-1")
     assert (sent.exit_code, sent.stdout) == (0, "remote: message k-1 sent to far\n")
-    unknown = cli("enqueue", "remot", "--json", "{}", "--manifest", str(path))
+    unknown = cli("enqueue", "remot", "--body", "{}", "--manifest", str(path))
     assert unknown.exit_code == 5
     assert "Did you mean 'remote'?" in unknown.stderr
-    both = cli("enqueue", "remote", "--json", "{}", "--manifest", str(path), "--queue", "far")
+    both = cli("enqueue", "remote", "--body", "{}", "--manifest", str(path), "--queue", "far")
     assert both.exit_code == 2
 
 
 def test_enqueue_to_what_there_is_not(cli: CommandLine) -> None:
     """A handler nobody wrote is 5 with the nearest name; a topic on Storage queues is 5 with the remedy."""
-    unknown = cli("enqueue", "send_invoce", "--json", "{}")
+    unknown = cli("enqueue", "send_invoce", "--body", "{}")
     assert (unknown.exit_code, "Did you mean 'send_invoice'?" in unknown.stderr) == (5, True)
-    topic = cli("enqueue", "bill", "--json", '{"id": 1}')
+    topic = cli("enqueue", "bill", "--body", '{"id": 1}')
     assert (topic.exit_code, "set RUNONCE_SERVICEBUS" in topic.stderr) == (5, True)
 
 
 def test_a_broker_out_of_reach_is_6(cli: CommandLine) -> None:
     """The broker's own words, and the exit code of what is out of reach."""
     cli.transport.fail["send"] = [TransportError("sending to invoices: connection refused")]
-    result = cli("enqueue", "send_invoice", "--json", '{"id": 1}')
+    result = cli("enqueue", "send_invoice", "--body", '{"id": 1}')
     assert (result.exit_code, result.stderr) == (6, "error: sending to invoices: connection refused\n")
 
 
@@ -238,7 +240,7 @@ def test_a_message_without_a_key_is_listed_too(cli: CommandLine) -> None:
     """One that nobody could claim has its reason, and no claim."""
     found = cli.context().handler("send_invoice")
     inbox = cli.transport.inbox(found)
-    cli("enqueue", "send_invoice", "--json", '{"id": 1}')
+    cli("enqueue", "send_invoice", "--body", '{"id": 1}')
     [received] = inbox.receive(1, 0.0)
     object.__setattr__(received.delivery, "body", b"\xff not JSON")
     inbox.settle(received, DeadLetter("NotText", "its body is not UTF-8"))
@@ -279,8 +281,8 @@ def test_a_replay_that_fails_again_is_not_replayed_for_ever(cli: CommandLine) ->
 
 def test_a_replay_of_what_took_effect_is_refused(cli: CommandLine) -> None:
     """A dead letter whose claim is done stays where it is, with the reason; the command ends with 4."""
-    cli("enqueue", "send_invoice", "--json", '{"id": 1}')
-    cli("enqueue", "send_invoice", "--json", '{"id": 1}')
+    cli("enqueue", "send_invoice", "--body", '{"id": 1}')
+    cli("enqueue", "send_invoice", "--body", '{"id": 1}')
     found = cli.context().handler("send_invoice")
     inbox = cli.transport.inbox(found)
     [received] = inbox.receive(1, 0.0)
@@ -297,7 +299,7 @@ def test_a_replay_of_what_took_effect_is_refused(cli: CommandLine) -> None:
 def test_all_leaves_out_what_may_have_happened(cli: CommandLine) -> None:
     """--all replays no message whose effect may have happened, and says how many; named by its id each is replayed."""
     put_aside(cli, '{"id": 1, "bad": true}')
-    cli("enqueue", "send_invoice", "--json", '{"id": 2}')
+    cli("enqueue", "send_invoice", "--body", '{"id": 2}')
     found = cli.context().handler("send_invoice")
     inbox = cli.transport.inbox(found)
     [received] = inbox.receive(1, 0.0)

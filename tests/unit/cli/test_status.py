@@ -9,6 +9,7 @@ import pytest
 from support.command_line import CommandLine
 from support.flows import die
 
+from runonce.cli.times import to_utc
 from runonce.messages.deliver import Deliverer
 from runonce.runs.dispatch import Started
 from runonce.runs.presence import Presence
@@ -76,7 +77,7 @@ def begun(cli: CommandLine, name: str) -> Started:
 def handle(cli: CommandLine, *bodies: str) -> None:
     """Send these to order_placed, and handle what there is."""
     for body in bodies:
-        assert cli("enqueue", "order_placed", "--json", body).exit_code == 0
+        assert cli("enqueue", "order_placed", "--body", body).exit_code == 0
     found = cli.context().handler("order_placed")
     inbox = cli.transport.inbox(found)
     settings = cli.context().runtime.settings
@@ -141,6 +142,16 @@ def test_a_run_under_way_has_its_progress_limit_and_usual_duration(cli: CommandL
     assert "abandoned, began" in text(cli("status", "hourly"))
 
 
+def test_no_instant_is_folded_at_80_columns(cli: CommandLine) -> None:
+    """A run taken over and a failure of a job with a long reason stand with instants that can be copied."""
+    assert cli("run", "hourly", "--at", "2026-11-29T09:00:00Z").exit_code == 1
+    started = begun(cli, "nightly")
+    result = cli("status")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    for fire_time in ("2026-11-29T09:00:00Z", to_utc(started.run.fire_time)):
+        assert fire_time in result.stdout
+
+
 def test_a_failure_is_seen_after_the_next_success(cli: CommandLine) -> None:
     """Two in a row are counted, stay for a day whatever succeeds, and leave when somebody decides or it succeeds."""
     for day in ("28", "29"):
@@ -189,7 +200,7 @@ def test_what_overflows_is_counted(cli: CommandLine) -> None:
 
 def test_status_shows_what_waits_for_a_handler(cli: CommandLine) -> None:
     """Waiting, retried and dead messages are counted; a name alone shows that handler, and dead letters end with 1."""
-    assert cli("enqueue", "order_placed", "--json", '{"id": 1, "mail": "a@b"}').exit_code == 0
+    assert cli("enqueue", "order_placed", "--body", '{"id": 1, "mail": "a@b"}').exit_code == 0
     status = cli.json("status", "order_placed")
     assert (status["jobs"], status["handlers"][0]["waiting"]) == ([], 1)
     handle(cli, '{"id": 2}', '{"id": 3, "mail": "later"}')
