@@ -85,7 +85,8 @@ def enqueue(
     except InputError as error:
         raise typer.BadParameter(str(error), param_hint="--key") from None
     when = read_at(at, "UTC", "--at") if at else None
-    check_transport(context.runtime.settings, found)
+    settings = context.runtime.settings
+    check_transport(settings, found)
     messages = [outgoing(found, body, key=key, at=when) for body in bodies]
     if messages:
         send_all(context.runtime.sender, found, messages)
@@ -96,7 +97,7 @@ def enqueue(
         output.print_json({"handler": found.name, "target": found.target, "sent": ids})
     elif ids:
         what = f"message {ids[0]}" if len(ids) == 1 else f"{len(ids):,} messages"
-        typer.echo(f"{found.name}: {what} sent to {found.target}")
+        typer.echo(f"{found.name}: {what} sent to {settings.queue_prefix}{found.target}")
 
 
 def _content(file: Path) -> tuple[bytes, str]:

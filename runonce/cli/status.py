@@ -80,7 +80,7 @@ def _print(
     if jobs and handlers:
         console.print()
     if handlers:
-        console.print(_handlers_table(handlers, looked.looked_at))
+        console.print(_handlers_table(handlers, looked.looked_at, context.runtime.settings.queue_prefix))
     if not (jobs or handlers):
         output.note("no file of the jobs folder defines a job, and storage knows of none")
     for one in handlers:
@@ -238,7 +238,7 @@ def _upcoming(job: JobStatus, now: datetime, between: str) -> Any:
 # -- handlers ---------------------------------------------------------------------------------------------------
 
 
-def _handlers_table(statuses: list[HandlerStatus], now: datetime) -> Any:
+def _handlers_table(statuses: list[HandlerStatus], now: datetime, prefix: str) -> Any:
     made = output.table("Handler", "Waiting", "Running", "Retrying", "Dead", "Oldest")
     for column in made.columns[1:]:
         column.justify = "right"
@@ -248,7 +248,9 @@ def _handlers_table(statuses: list[HandlerStatus], now: datetime) -> Any:
         dead = one.dead if one.dead is not None else one.failed + one.held
         running = f"{one.running:,}" + (f"\n{one.abandoned} abandoned" if one.abandoned else "")
         made.add_row(
-            output.styled((one.name, "bold"), (f"\n{one.entity}", "dim"), (remark, "yellow"), (held, "red")),
+            output.styled(
+                (one.name, "bold"), (f"\n{prefix}{one.entity}", "dim"), (remark, "yellow"), (held, "red")
+            ),
             _counted(one.waiting, one.at_least),
             running,
             f"{one.retrying:,}",

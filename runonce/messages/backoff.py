@@ -14,4 +14,4 @@ LONGEST_WAIT = 60.0
 
 def backoff(times: int, *, spread: Callable[[], float] = spread) -> float:
     """Seconds before a message that came back so many times comes again: 1, 2, 4 … 60, give or take a fifth."""
-    return min(LONGEST_WAIT, 2.0 ** min(times, 10)) * (0.8 + 0.4 * spread())
+    return min(LONGEST_WAIT, 2.0 ** min(max(times, 0), 10)) * (0.8 + 0.4 * spread())

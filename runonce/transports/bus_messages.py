@@ -26,6 +26,8 @@ BROKERS_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
 TICKS = 10
 """In a microsecond, as .NET counts time."""
 MARKS = {RESCHEDULES, ONLY_FOR, SENT_AS, DEAD, DEAD_WHY, *BROKERS_OWN}
+MOST_TIMES = 2**31 - 1
+"""Beyond that the number of a copy is nothing that the toolkit wrote."""
 LONGEST_REASON = 4096
 """UTF-16 units of a dead letter's reason and description (Service Bus' own limit)."""
 
@@ -157,7 +159,7 @@ def take_own(properties: dict[str, Any]) -> dict[str, Any]:
     times, only_for, sent_as = (properties.pop(name, None) for name in (RESCHEDULES, ONLY_FOR, SENT_AS))
     dead, why = properties.pop(DEAD, None), properties.pop(DEAD_WHY, "")
     return {
-        "reschedules": times if isinstance(times, int) else 0,
+        "reschedules": times if isinstance(times, int) and 0 <= times < MOST_TIMES else 0,
         "only_for": only_for if isinstance(only_for, str) else "",
         "sent_as": sent_as if isinstance(sent_as, str) else "",
         "dead": (dead, str(why)) if isinstance(dead, str) else None,

@@ -21,6 +21,7 @@ from azure.servicebus._common.constants import (
     MGMT_REQUEST_MAX_MESSAGE_COUNT,
     REQUEST_RESPONSE_PEEK_OPERATION,
 )
+from azure.servicebus._pyamqp import _decode
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import (
     MessageLockLostError,
@@ -40,6 +41,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from runonce.settings import ServiceBusConnection
+
+
+def _char(buffer: memoryview, _depth: int = 0) -> tuple[memoryview, str]:
+    return buffer[4:], bytes(buffer[:4]).decode("utf-32-be", "replace")
+
+
+def _short_decimal(size: int, buffer: memoryview, _depth: int = 0) -> tuple[memoryview, bytes]:
+    return buffer[size:], bytes(buffer[:size])
+
+
+UNKNOWN: dict[int, Callable[..., Any]] = {
+    0x73: _char,
+    0x74: partial(_short_decimal, 4),
+    0x84: partial(_short_decimal, 8),
+}
+"""Types that the SDK does not know, among them .NET's char: it could not read a queue that has one in a property."""
+for _constructor, _read in UNKNOWN.items():
+    _decode._DECODE_BY_CONSTRUCTOR[_constructor] = _read  # noqa: SLF001
 
 Source = tuple[str, str | None]
 """A queue's name and None, or a topic's and a subscription's."""

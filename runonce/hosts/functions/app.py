@@ -43,7 +43,7 @@ from runonce.settings import Settings
 from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from runonce.hosts.discover import Discovered
@@ -89,7 +89,7 @@ def make_app(root: Path) -> func.FunctionApp:
     for name in off:
         runtime.jobs.pop(name, None)  # recovery would run what the host was told not to
     in_hand = InHand(runtime)
-    _bind_handlers(app, runtime, in_hand, most_deliveries(root))
+    _bind_handlers(app, runtime, in_hand, most_deliveries(root), off)
     timer = app.timer_trigger(arg_name="timer", schedule=RECOVERY_TIMER)
     note = partial(_note_switched_off, runtime, off)
     app.function_name(RECOVERY)(timer(_recovery(runtime.dispatcher, runtime.found, said, note)))
@@ -114,12 +114,14 @@ def make_app(root: Path) -> func.FunctionApp:
     return app
 
 
-def _bind_handlers(app: func.FunctionApp, runtime: Runtime, in_hand: InHand, deliveries: int) -> None:
+def _bind_handlers(
+    app: func.FunctionApp, runtime: Runtime, in_hand: InHand, deliveries: int, off: Collection[str]
+) -> None:
     """Bind the handlers; one that cannot be is a broken file, and the others work."""
     found = runtime.found
     for name, handler in list(found.handlers.items()):
         try:
-            add_handler(app, runtime, handler, in_hand, deliveries)
+            add_handler(app, runtime, handler, in_hand, deliveries, off=name in off)
         except SettingsError as error:
             found.broken.append(JobFileError(f"{found.files.get(name, name)}: {error}"))
             del found.handlers[name]

@@ -51,7 +51,13 @@ class DeadLetteredError(RunonceError):
 
 
 def add_handler(
-    app: func.FunctionApp, runtime: Runtime, handler: Handler, in_hand: InHand, deliveries: int
+    app: func.FunctionApp,
+    runtime: Runtime,
+    handler: Handler,
+    in_hand: InHand,
+    deliveries: int,
+    *,
+    off: bool = False,
 ) -> None:
     """Bind a handler's function to its queue; where a subscription does not forward, another one to that.
 
@@ -61,6 +67,7 @@ def add_handler(
         handler: The handler.
         in_hand: Is told of each message of a Storage queue while it is handled.
         deliveries: How often the host delivers a Storage queue's message before it puts that aside itself.
+        off: Whether the host does not start the handler's function. Then what comes again to it waits likewise.
 
     Raises:
         SettingsError: The chosen transport cannot carry its messages.
@@ -90,6 +97,8 @@ def add_handler(
 
     for name, (named, subscription) in zip(handler.function_names, handler.sources, strict=True):
         entity = settings.queue_prefix + named
+        if off and name != handler.name:
+            continue  # the host knows nothing of its belonging to the other
 
         def read(message: func.ServiceBusMessage, source: Source = (entity, subscription)) -> Delivery:
             # The host tells no property's type, so a copy is made of the message as the broker has it.

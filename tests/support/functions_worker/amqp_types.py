@@ -5,7 +5,6 @@ of decoders is changed so that binaries and timestamps are marked; to all other 
 """
 
 import datetime as dt
-import struct
 from typing import Any
 
 from azure.servicebus._pyamqp import _decode
@@ -49,7 +48,7 @@ def _marking(decode: Any, mark: type) -> Any:
 
 
 def _decode_character(buffer: memoryview, _depth: int = 0) -> tuple[memoryview, bytes]:
-    return buffer[4:], chr(struct.unpack(">I", buffer[:4])[0]).encode()
+    return buffer[4:], bytes(buffer[:4]).decode("utf-32-be", "replace").encode()
 
 
 def _tell_apart() -> None:

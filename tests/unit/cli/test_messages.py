@@ -83,7 +83,10 @@ def test_list_shows_handlers(cli: CommandLine) -> None:
 def test_enqueue_sends_a_body_under_the_id_of_its_key(cli: CommandLine) -> None:
     """The message is in the handler's queue as it was typed, and its id comes from the key."""
     result = cli("enqueue", "send_invoice", "--body", '{"id": 17}')
-    assert (result.exit_code, result.stdout) == (0, "send_invoice: message invoices:17 sent to invoices\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "send_invoice: message invoices:17 sent to local-invoices\n",
+    )
     assert cli.transport.bodies("invoices") == [b'{"id": 17}']
 
 
@@ -100,7 +103,7 @@ def test_enqueue_sends_each_line(cli: CommandLine) -> None:
     """With --lines each line that is not empty is a message."""
     stdin = b'\xef\xbb\xbf{"id": 1}\r\n\n  {"id": 2}\n{"id": 3}'
     result = cli("enqueue", "send_invoice", "--file", "-", "--lines", stdin=stdin)
-    assert result.stdout == "send_invoice: 3 messages sent to invoices\n"
+    assert result.stdout == "send_invoice: 3 messages sent to local-invoices\n"
     assert cli.transport.bodies("invoices") == [b'{"id": 1}', b'{"id": 2}', b'{"id": 3}']
     nothing = cli("enqueue", "send_invoice", "--file", "-", "--lines", stdin=b"\n")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
@@ -161,9 +164,9 @@ def test_enqueue_to_a_handler_whose_code_is_elsewhere(cli: CommandLine, tmp_path
     entry = {"name": "remote", "queue": "far", "topic": "", "subscription": "", "forward": False, "key": "id"}
     path.write_text(json.dumps({"handlers": [entry]}))
     sent = cli("enqueue", "remote", "--body", '{"id": 7}', "--manifest", str(path))
-    assert (sent.exit_code, sent.stdout) == (0, "remote: message far:7 sent to far\n")
+    assert (sent.exit_code, sent.stdout) == (0, "remote: message far:7 sent to local-far\n")
     sent = cli("enqueue", "remote", "--body", "{}", "--queue", "far", "--key", "k-1")
-    assert (sent.exit_code, sent.stdout) == (0, "remote: message k-1 sent to far\n")
+    assert (sent.exit_code, sent.stdout) == (0, "remote: message k-1 sent to local-far\n")
     unknown = cli("enqueue", "remot", "--body", "{}", "--manifest", str(path))
     assert unknown.exit_code == 5
     assert "Did you mean 'remote'?" in unknown.stderr

@@ -111,7 +111,7 @@ def test_waiting_for_a_lock_ends_before_the_host_does(
     seen: dict[str, Any] = {}
     monkeypatch.setattr(
         "runonce.hosts.functions.app.add_handler",
-        lambda _app, _runtime, one, *_: seen.update({one.name: one}),
+        lambda _app, _runtime, one, *_, **__: seen.update({one.name: one}),
     )
     options = f'key="id", lock="invoices", lock_wait={lock_wait}, max_runtime=600'
     functions(app(tmp_path, JOBS.replace('key="id"', options), functionTimeout="00:10:00"))
@@ -205,6 +205,21 @@ def test_recovery_leaves_alone_what_is_switched_off(
     told = capsys.readouterr().err
     assert "Function 'nightly' is switched off (AzureWebJobs.nightly.Disabled)" in told
     assert "Function 'runonce_requests' is switched off" in told
+
+
+@pytest.mark.parametrize("off", [False, True])
+def test_switching_a_handler_off_stops_what_comes_again_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: bool
+) -> None:
+    """Without forwarding a handler has two functions, and the host is told to leave out the first alone."""
+    monkeypatch.setenv(
+        "RUNONCE_SERVICEBUS", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=a;SharedAccessKey=b"
+    )
+    if off:
+        monkeypatch.setenv("AzureWebJobs.take.Disabled", "true")
+    direct = 'topic="orders", subscription="post", forward=False'
+    made = functions(app(tmp_path, JOBS.replace('queue="invoices"', direct)))
+    assert ({"take", "take_retry"} & set(made)) == ({"take"} if off else {"take", "take_retry"})
 
 
 @pytest.mark.parametrize("recovery", ["", "true"])

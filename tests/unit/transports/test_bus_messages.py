@@ -1,0 +1,79 @@
+"""Service Bus messages of other producers, byte by byte."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure.servicebus import ServiceBusReceivedMessage
+
+from runonce.messages.backoff import LONGEST_WAIT, backoff
+from runonce.transports import amqp
+from runonce.transports.bus_receiver import Receiver, received_by
+from runonce.transports.copies import copy_of
+from tests.support.messages import handling
+
+if TYPE_CHECKING:
+    from runonce.transports.protocols import Delivery
+
+BODY = b"\x00\x53\x75\xa0\x02{}"
+
+
+class Seen(Receiver):
+    """A receiver that has seen one message."""
+
+    def __init__(self, name: str, value: bytes) -> None:
+        self.source = ("orders", None)
+        pairs = amqp._string(name) + value
+        self.raw = b"\x00\x53\x74\xd1" + struct.pack(">II", len(pairs) + 4, 2) + pairs + BODY
+
+    def original(self, number: int) -> bytes | None:  # noqa: ARG002 - it has but one
+        return self.raw
+
+    def delivery(self) -> Delivery:
+        """The message as a handler gets it."""
+        return received_by(self, ServiceBusReceivedMessage.from_bytes(self.raw))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"\x73\x00\x00\x00A", "A"),
+        (b"\x73\x00\x01\xf6\x00", "\U0001f600"),
+        (b"\x73\x00\x00\xd8\x00", "\ufffd"),
+        (b"\x74\xb2\x50\x00\x01", "slAAAQ=="),
+        (b"\x84\xb1\xc0" + bytes(6), "scAAAAAAAAA="),
+    ],
+    ids=["char", "astral", "half a char", "decimal32", "decimal64"],
+)
+def test_a_type_that_the_sdk_does_not_know_can_be_read(value: bytes, shown: Any) -> None:
+    """A property of such a type, as of .NET's char, keeps nobody from reading its message and its queue."""
+    came = Seen("kind", value).delivery()
+    assert (came.unreadable, came.body, dict(came.properties)) == ("", b"{}", {"kind": shown})
+
+
+@pytest.mark.parametrize(
+    ("value", "times"),
+    [
+        (b"\x71" + struct.pack(">i", 7), 7),
+        (b"\x71" + struct.pack(">i", -7), 0),
+        (b"\x71" + struct.pack(">i", 2**31 - 1), 0),
+        (b"\x81" + struct.pack(">q", 2**62), 0),
+        (b"\x80" + b"\xff" * 8, 0),
+    ],
+    ids=["ours", "negative", "largest", "long", "unsigned"],
+)
+def test_a_count_that_nobody_can_have_come_to_does_not_stop_a_copy(value: bytes, times: int) -> None:
+    """How often a message was sent back is a property anybody can set; one that is no such count is left."""
+    seen = Seen("runonce-reschedules", value)
+    came = seen.delivery()
+    assert came.reschedules == times
+    again = copy_of(handling(), came, 0.0)
+    marks: dict[str, str | int] = {"runonce-reschedules": again.reschedules}
+    assert amqp.copied(seen.raw, message_id="m", at=None, passed=0.0, drop=(), add=marks)
+
+
+def test_no_count_makes_a_wait_that_cannot_be_told() -> None:
+    """An envelope's count may be any whole number."""
+    assert 0 < backoff(-(10**400)) < backoff(10**400) <= 1.2 * LONGEST_WAIT
