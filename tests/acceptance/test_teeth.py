@@ -78,6 +78,6 @@ def test_a_broker_that_forgets_ids_is_noticed() -> None:
     require_broker()
     tests = [
         "tests/servicebus/test_broker_topic.py::test_a_topic_detects_duplicates_once_for_all",
-        "tests/contract/test_transports.py::test_a_message_sent_twice_comes_once_and_its_correction_too",
+        "tests/contract/test_transports.py::test_a_message_sent_twice_comes_once_and_its_correction_too[bus]",
     ]
     assert failed(tests, "-p", "tests.support.forgetful_broker") == tests

@@ -21,6 +21,8 @@ PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 CORE = {
     "azure-core",
+    "azure-data-tables",
+    "azure-storage-queue",
     "azure-storage-blob",
     "azure-identity",
     "certifi",
@@ -55,7 +57,8 @@ BUS = {
 def test_the_core_is_small_and_all_is_every_extra() -> None:
     """What everybody installs is storage, sign-in and schedules; each extra exists, and [all] names all of them."""
     assert {Requirement(text).name for text in PROJECT["dependencies"]} == CORE
-    assert set(EXTRAS) == {"all", "cli", "functions", "pydantic", "servicebus"}
+    known = {"all", "azure-monitor", "cli", "dashboard", "functions", "otel", "pydantic", "servicebus"}
+    assert set(EXTRAS) == known
     (everything,) = map(Requirement, EXTRAS["all"])
     assert (everything.name, everything.extras) == ("runonce", set(EXTRAS) - {"all"})
 
