@@ -5,18 +5,13 @@ standard input, which comes whatever ends this process: nothing outlives it.
 """
 
 import contextlib
-import hashlib
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +21,12 @@ from runonce.cli import logs, output
 from runonce.cli.app import EXECUTE, command
 from runonce.cli.context import Context
 from runonce.errors import SettingsError
+from runonce.hosts import emulators
 from runonce.hosts.discover import existing
 from runonce.hosts.explained import where
 from runonce.hosts.signals import end_process, heard
 from runonce.settings import EMULATED, Settings
 
-PACKED, CHECKOUT = Path(__file__).parents[1] / "_local", Path(__file__).parents[2]
-"""Where the package has the stand-ins for Azure, and where a checkout has them."""
-PARTS = ("run.js", "package.json", "package-lock.json")
-"""Of azurite/, what has to lie beside the packages that npm installs."""
 DATA = Path(".azurite")
 LOOK_EVERY = 0.3
 """Seconds between two looks at the job files and at the host."""
@@ -58,7 +50,7 @@ def dev(ctx: typer.Context) -> None:
             folder = existing(context.runtime.jobs_folder or os.environ.get("RUNONCE_JOBS") or "jobs")
             environ = _environment(context, started)
             arguments = [*(["--verbose"] if context.verbose else []), "--jobs", str(folder)]
-            code = Watched(arguments, environ, folder, _stand_in("azurite").own_group()).run()
+            code = Watched(arguments, environ, folder, emulators.launcher("azurite").own_group()).run()
     except KeyboardInterrupt:  # while something was being installed or started
         code = 130
     raise typer.Exit(code)
@@ -103,7 +95,7 @@ def _environment(context: Context, started: contextlib.ExitStack) -> dict[str, s
 
 def _emulators(context: Context, settings: Settings, started: contextlib.ExitStack) -> dict[str, str]:
     """The settings of the emulators of this folder, which are started unless they run."""
-    azurite = _stand_in("azurite")
+    azurite = emulators.launcher("azurite")
     running: dict[str, str] | None = azurite.running(DATA)
     if running:
         output.note(f"the emulator of this folder, {DATA}/, runs already")
@@ -123,39 +115,18 @@ def _emulators(context: Context, settings: Settings, started: contextlib.ExitSta
 def _service_bus(context: Context, started: contextlib.ExitStack) -> dict[str, str]:
     """The settings of a local Service Bus, if a handler reads a topic, which Storage queues do not have."""
     jobs = ["--jobs", context.runtime.jobs_folder] if context.runtime.jobs_folder else []
-    ask = [sys.executable, "-m", "runonce", *jobs, "manifest", "--output", "-"]
-    answer = subprocess.run(ask, stdout=subprocess.PIPE, text=True, check=False)
-    handlers = json.loads(answer.stdout)["handlers"] if answer.returncode == 0 else []
+    handlers = emulators.handlers(jobs)
     if not any(handler["topic"] for handler in handlers):
         return {}
-    bus = _stand_in("servicebus")
-    if not bus.available() or find_spec("azure.servicebus") is None:
-        output.warn(f"a handler reads a topic, which needs a Service Bus: set RUNONCE_SERVICEBUS. {bus.HINT}")
+    if missing := emulators.bus_missing():
+        output.warn(f"a handler reads a topic, which needs a Service Bus: set RUNONCE_SERVICEBUS. {missing}")
         return {}
-    broker = bus.Broker(bus.arguments_of(handlers))
-    broker.restart()
-    started.enter_context(broker)
+    connection_string = started.enter_context(emulators.bus_of(handlers))
     # It has this project's entities alone, and is gone with it.
-    return {"RUNONCE_SERVICEBUS": broker.connection_string, "RUNONCE_QUEUE_NAMES": "plain"}
+    return {"RUNONCE_SERVICEBUS": connection_string, "RUNONCE_QUEUE_NAMES": "plain"}
 
 
 @cache
-def _stand_in(name: str) -> Any:
-    """The launcher of azurite/ or servicebus/, of this package or of the checkout."""
-    root = PACKED if PACKED.is_dir() else CHECKOUT
-    if str(root) not in sys.path:
-        sys.path.append(str(root))
-    launcher = import_module(f"{name}.launcher")
-    if root == PACKED and name == "azurite":  # packages of npm have no place among Python's
-        mark = hashlib.sha256((launcher.HERE / "package-lock.json").read_bytes()).hexdigest()[:12]
-        home = Path(typer.get_app_dir("runonce", roaming=False)) / f"azurite-{mark}"
-        home.mkdir(parents=True, exist_ok=True)
-        for part in PARTS:
-            shutil.copyfile(launcher.HERE / part, home / part)
-        vars(launcher)["HERE"] = home
-    return launcher
-
-
 # -- the host ---------------------------------------------------------------------------------------------------
 
 

@@ -23,21 +23,43 @@ Imported by users' tests; imports everything below it, and of itself the modules
 """
 
 from runonce.testing.crashes import Crash, CrashReport, crash_everywhere
+from runonce.testing.host import Host
+from runonce.testing.proxy import (
+    BUSY,
+    CUT_REPLY,
+    DROP_REPLY,
+    DROP_REQUEST,
+    FAILED_AFTER_APPLY,
+    HANG,
+    Fault,
+    Proxy,
+    StorageProxy,
+)
 from runonce.testing.workbench import ManualClock, MemorySender, Sent, Workbench
 from runonce.testing.worlds import Marks
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 __all__ = [
+    "BUSY",
+    "CUT_REPLY",
+    "DROP_REPLY",
+    "DROP_REQUEST",
+    "FAILED_AFTER_APPLY",
+    "HANG",
     "Complete",
     "Crash",
     "CrashReport",
     "DeadLetter",
+    "Fault",
+    "Host",
     "ManualClock",
     "Marks",
     "MemorySender",
+    "Proxy",
     "Reschedule",
     "Sent",
     "Settlement",
+    "StorageProxy",
     "Workbench",
     "crash_everywhere",
 ]

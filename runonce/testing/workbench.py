@@ -182,6 +182,7 @@ class Workbench:
         return results
 
     def _go_to(self, job: ScheduledJob, at: datetime | str) -> datetime:
+        self._runtime.jobs[job.name] = job
         fire_time = instant(job, at)
         if fire_time > self.clock.now():
             self.clock.advance((fire_time - self.clock.now()).total_seconds())

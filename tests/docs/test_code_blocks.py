@@ -76,7 +76,9 @@ class Project:
             self._run_jobs()
         tests = [file for file in files if file.startswith("tests/")]
         if tests:
-            assert " passed" in self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+            assert " passed" in self.run(
+                "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "runonce_pytest", *tests
+            )
         for file in files:
             if not file.startswith(("jobs/", "tests/")):
                 self.run(file)

@@ -31,16 +31,26 @@ from runonce import (
 from runonce.hooks import Hooks, Incident, MessageBegun, RunBegun, RunEnded, Sending, add, remove
 from runonce.hosts.functions import build
 from runonce.testing import (
+    BUSY,
+    CUT_REPLY,
+    DROP_REPLY,
+    DROP_REQUEST,
+    FAILED_AFTER_APPLY,
+    HANG,
     Complete,
     Crash,
     CrashReport,
     DeadLetter,
+    Fault,
+    Host,
     ManualClock,
     Marks,
     MemorySender,
+    Proxy,
     Reschedule,
     Sent,
     Settlement,
+    StorageProxy,
     Workbench,
     crash_everywhere,
 )
@@ -243,3 +253,19 @@ def crashes() -> None:
     crash_everywhere(place_order, {"id": 1}, marks=marks)
     crash_everywhere(place_order)  # type: ignore[call-overload]
     crash_everywhere(nightly, {"id": 1})  # type: ignore[call-overload]
+
+
+def chaos(proxy: StorageProxy, host: Host) -> None:
+    """What a test of real processes does."""
+    for fault in (BUSY, CUT_REPLY, DROP_REPLY, DROP_REQUEST, FAILED_AFTER_APPLY, HANG, Fault(delay=1.5)):
+        proxy.inject(fault, "^PUT", times=2)
+    proxy.inject("busy")  # type: ignore[arg-type]
+    assert_type(proxy.table, Proxy)
+    assert_type(proxy.table.requests, list[str])
+    assert_type(proxy.connection_string, str)
+    host.wait_for("started")
+    host.pause()
+    host.resume()
+    host.kill()
+    assert_type(host.stop(), int)
+    assert_type(host.log, str)
