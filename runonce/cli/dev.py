@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,6 @@ def _service_bus(context: Context, started: contextlib.ExitStack) -> dict[str, s
     return {"RUNONCE_SERVICEBUS": connection_string, "RUNONCE_QUEUE_NAMES": "plain"}
 
 
-@cache
 # -- the host ---------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +28,7 @@ PARTS = ("run.js", "package.json", "package-lock.json")
 """Of azurite/, what has to lie beside the packages that npm installs."""
 
 
+@cache
 def launcher(name: str) -> Any:
     """The launcher of azurite/ or servicebus/, of this package or of the checkout."""
     root = PACKED if PACKED.is_dir() else CHECKOUT
