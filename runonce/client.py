@@ -124,7 +124,7 @@ def ask(
 
     with _runtime(job) as runtime:
         params = job.params(parameters or {})
-        operate.ask(runtime.dispatcher, job, at.astimezone(UTC), params, by or user_name())
+        operate.ask(runtime.dispatcher, job, _utc(job, at), params, by or user_name())
 
 
 def backfill(
@@ -136,7 +136,7 @@ def backfill(
 
     params = job.params(parameters or {})
     with _runtime(job) as runtime:
-        known = to_backfill(runtime.dispatcher, job, since.astimezone(UTC), until.astimezone(UTC), params)
+        known = to_backfill(runtime.dispatcher, job, _utc(job, since), _utc(job, until), params)
         left = [fire_time for fire_time, outcome in known if not is_done(outcome)]
         yield from run_all(runtime.dispatcher, job, left, params)
 
@@ -222,12 +222,16 @@ def _which(
 ) -> Which:
     from runonce.runs.decide import Which  # noqa: PLC0415 - as above
 
-    if at.tzinfo is None:
-        raise InputError(f"Job {_name(job)}: the fire time {at} has no time zone; give an aware datetime.")
     if isinstance(job, str) and parameters:
         raise InputError(f"Job {job}: give the job itself, not its name, with parameters.")
     params = "" if isinstance(job, str) else job.params(parameters or {})
-    return Which(_name(job), at.astimezone(UTC), params, by or user_name(), why)
+    return Which(_name(job), _utc(job, at), params, by or user_name(), why)
+
+
+def _utc(job: ScheduledJob | str, at: datetime) -> datetime:
+    if at.tzinfo is None:
+        raise InputError(f"Job {_name(job)}: the fire time {at} has no time zone; give an aware datetime.")
+    return at.astimezone(UTC)
 
 
 @contextmanager

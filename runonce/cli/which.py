@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Annotated
-from zoneinfo import ZoneInfo
 
 import typer
 
@@ -14,10 +13,9 @@ from runonce.cli.app import read_at
 from runonce.errors import InputError
 from runonce.execution.log import user_name
 from runonce.runs.decide import Which
+from runonce.schedules.zones import zone
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from runonce.cli.context import Context
     from runonce.runs.definition import ScheduledJob
 
@@ -69,19 +67,16 @@ def read_fire_time(job: ScheduledJob | None, text: str) -> datetime:
 
 
 def day_of(job: ScheduledJob, text: str, option: str) -> tuple[datetime, datetime]:
-    """The first and the last second of a local day."""
+    """The first and the last second of a local day, whatever the clocks do at its midnights; none of one they skip."""
     try:
-        midnight, _ = times.read_instant(text, job.schedule.time_zone)
+        day = datetime.combine(date.fromisoformat(text.strip()), time(), zone(job.schedule.time_zone))
+        first, last = day.astimezone(UTC), (day + timedelta(days=1)).astimezone(UTC) - ONE_SECOND
+        return first, max(last, first - ONE_SECOND)
+    except OverflowError:
+        reason = f"{text.strip()} is at an end of the calendar; give instants with their offsets"
     except ValueError as error:
-        if "skipped" not in str(error):
-            raise typer.BadParameter(str(error), param_hint=option) from None
-        midnight, _ = times.read_instant(
-            f"{text.strip()}T12:00", job.schedule.time_zone
-        )  # a day without a midnight
-        midnight -= timedelta(hours=12)
-    zone = ZoneInfo(job.schedule.time_zone)
-    local = midnight.astimezone(zone)
-    return midnight, (local + timedelta(days=1)).astimezone(midnight.tzinfo) - ONE_SECOND
+        reason = f"{text.strip()!r} is no date: {error}"
+    raise typer.BadParameter(reason, param_hint=option)
 
 
 def read_params(job: ScheduledJob | None, given: list[str] | None) -> str:
