@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runonce.errors import NotKeptError, PermanentError, TransportError, TransportRefusedError
 from runonce.execution import hooks
 from runonce.execution.events import Sending, Sent
-from runonce.messages.message import Message
+from runonce.messages.message import LONGEST_KEY, Message
 from runonce.messages.reading import read_key
 from runonce.transports.ids import follow_up_id, known_id, sent_id
 from runonce.transports.protocols import Delivery, Outgoing
@@ -47,7 +47,7 @@ def outgoing(
         correlation_id: Passed on to the handler.
 
     Raises:
-        InputError: The body is not JSON, the time has no offset, or a text is not valid Unicode.
+        InputError: The body is not JSON, the time has no offset, or a text is not valid Unicode or too long.
     """
     data = body_bytes(handler.name, body)
     for what, text in (("the key", key or ""), ("the correlation id", correlation_id)):
@@ -60,6 +60,7 @@ def outgoing(
         # A message without its key is refused here already, where its sender sees it.
         own = read_key(handler, Message(handler, Delivery(data, key or "")))
         name = own if key is None else key
+        _check_length(handler.name, name)
         message_id = sent_id(handler.target, handler.name, name, data)
         known = known_id(handler.target, name) if key is None else key
     when = None if at is None else at.astimezone(UTC)
@@ -124,6 +125,7 @@ def follow_up(
             read_key(handler, Message(handler, Delivery(text.encode(), message_id if key is None else known)))
         except PermanentError as bad:
             raise PermanentError(f"Handler {row.handler}: it would send a message in vain: {bad}") from bad
+        _check_length(handler.name, key or "")
     return {"to": handler.target, "id": message_id, "body": text, "sent_as": known}
 
 
@@ -190,6 +192,14 @@ def _modelled(value: Any) -> Any:
 
         return TypeAdapter(type(value)).dump_python(value, mode="json", **AS_READ)
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _check_length(name: str, key: str) -> None:
+    """NotKeptError when a key is too long; it is kept as the message's id, whatever the handler's own key is."""
+    if len(key) > LONGEST_KEY:
+        raise NotKeptError(
+            f"enqueue({name}): the key has {len(key)} characters, over {LONGEST_KEY}; use a shorter one."
+        )
 
 
 def _encoded(name: str, body: str, what: str = "the body") -> bytes:

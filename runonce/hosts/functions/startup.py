@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 UTC_NAMES = re.compile(r"(:?(Etc/)?(UTC|UCT|GMT|Zulu|Universal)([+-]?0)?)?", re.IGNORECASE)
 """Values of TZ that move no timer."""
+PLANS_ZONE = "WEBSITE_TIME_ZONE"
 THREADS = "PYTHON_THREADPOOL_THREAD_COUNT"
 PATIENCE = 0.5
 """Seconds for an address of this machine to take a connection."""
@@ -47,6 +48,7 @@ def look(root: Path, runtime: Runtime, off: Mapping[str, str]) -> list[str]:
     check_zone(os.environ)
     return [
         *_host_json(root, runtime),
+        *plans_zone(os.environ),
         *threads(os.environ, len(runtime.jobs)),
         *(without(name, setting, runtime.jobs) for name, setting in off.items()),
         *unreachable(runtime.settings),
@@ -117,6 +119,16 @@ def check_zone(environ: Mapping[str, str]) -> None:
         raise SettingsError(
             f"TZ={zone!r} moves every timer of the Functions host, so that jobs would be missed or run late: remove "
             f"that setting, and give each job its own time_zone={zone.lstrip(':')!r}."
+        )
+
+
+def plans_zone(environ: Mapping[str, str]) -> Iterator[str]:
+    """The same of the plan's own setting, which on some plans does nothing."""
+    zone = environ.get(PLANS_ZONE, "").strip()
+    if not UTC_NAMES.fullmatch(zone):
+        yield (
+            f"{PLANS_ZONE}={zone!r} moves every timer of the Functions host on plans that heed it, so that jobs would "
+            f"be missed or run late: remove it, and give each job its own time_zone."
         )
 
 

@@ -158,6 +158,15 @@ def test_a_zone_that_moves_timers_is_refused(
         build(app(tmp_path))
 
 
+def test_the_plans_own_zone_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WEBSITE_TIME_ZONE moves timers on some plans and does nothing on others, so the app starts and says so."""
+    monkeypatch.setenv("WEBSITE_TIME_ZONE", "Europe/Istanbul")
+    build(app(tmp_path))
+    assert "WEBSITE_TIME_ZONE='Europe/Istanbul' moves every timer" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("zone", ["", "UTC", "Etc/UTC", ":Etc/UTC", "UTC0", "GMT", "utc"])
 def test_utc_is_no_other_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
     """Every way to say UTC is taken."""

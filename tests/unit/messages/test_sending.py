@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.messages import KEY, handling
 
 from runonce import client, enqueue_many, handler
-from runonce.errors import InputError, PermanentError
+from runonce.errors import InputError, NotKeptError, PermanentError
 from runonce.messages.reading import prepare
 from runonce.messages.rows import LARGEST_OUTBOX, MessageRow, check_outbox
 from runonce.messages.sending import BATCH, follow_up, outgoing, send_all, send_outbox
@@ -79,6 +79,15 @@ def test_what_can_be_no_key_is_refused_where_it_is_sent(key: str) -> None:
         follow_up(ROW, 0, free, {}, key)
     with pytest.raises(InputError, match="the key is text that cannot be sent"):
         follow_up(ROW, 0, ONE, {"id": 1}, "\ud83d")
+
+
+def test_a_key_that_is_given_is_no_longer_than_one_of_a_body() -> None:
+    """It is kept as the message's id, also for a handler with a key of its own: 512 characters are taken, not 513."""
+    body = {"id": KEY}
+    assert outgoing(ONE, body, key="k" * 512).sent_as == follow_up(ROW, 0, ONE, body, "k" * 512)["sent_as"]
+    for send in (lambda: outgoing(ONE, body, key="k" * 513), lambda: follow_up(ROW, 0, ONE, body, "k" * 513)):
+        with pytest.raises(NotKeptError, match="513 characters, over 512"):
+            send()
 
 
 def test_the_id_comes_from_the_key_and_the_body() -> None:
