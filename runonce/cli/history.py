@@ -137,10 +137,6 @@ def _print_run(run: RunRow, now: datetime) -> None:
     typer.echo(output.styled(("\n".join(lines), "")).plain)
 
 
-BEGAN = {"abandoned": "taken over, its host was gone", "retrying": "because the one before had failed"}
-"""In words why an attempt began."""
-
-
 def _attempt_lines(one: report.Attempt, now: datetime) -> list[str]:
     if not one.attempt:
         return [f"  skipped before: {one.reason}"] if one.reason else []
@@ -153,7 +149,7 @@ def _attempt_lines(one: report.Attempt, now: datetime) -> list[str]:
     where = f"{one.outcome} on {one.host or '-'}{began}, took {took}{by}, token {one.token}"
     lines = ["", f"  attempt {one.attempt}: {where}{reason}"]
     if one.why or (one.asked_by and not person):
-        said = BEGAN.get(one.why, one.why) or "asked for"
+        said = report.began(one.why)
         who = f"; asked for by {one.asked_by}" if one.asked_by and not person else ""
         when = f" at {times.to_utc(one.asked_at)}" if one.asked_at is not None else ""
         lines.append(f"    {said}{who}{when}")

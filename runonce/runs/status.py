@@ -212,6 +212,17 @@ class Attempt:
         return (self.finished_at - self.started_at).total_seconds()
 
 
+def began(why: str) -> str:
+    """In words why an attempt began."""
+    words = {
+        "abandoned": "taken over, its host was gone",
+        "retrying": "because the one before had failed",
+        "stopped": "goes on, the one before was stopped",
+        "": "asked for",
+    }
+    return words.get(why, why)
+
+
 def attempts(run: RunRow) -> list[Attempt]:
     """Every attempt at a run that its row still knows, the oldest first; the last is the latest."""
     earlier = [

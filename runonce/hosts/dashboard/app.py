@@ -19,6 +19,7 @@ from runonce.errors import InputError, RunonceError, StoreError, TransportError,
 from runonce.hosts.dashboard import actions, pages, words
 from runonce.hosts.dashboard.access import Access, Who, form_token, keep_token, read_form
 from runonce.hosts.dashboard.pages import Asked, NotThere
+from runonce.runs.status import began
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -53,6 +54,7 @@ templates.filters.update(
     local=words.local,
     ago=words.ago,
     duration=words.duration,
+    began=began,
     segment=lambda text: quote(text, safe=""),
 )
 
