@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from runonce.errors import NotKeptError
+from runonce.stores.columns import valid
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -130,7 +131,9 @@ class Checkpoint:
         """
         try:
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        except (TypeError, ValueError) as error:
+            if valid(text) != text:  # half an emoji, which tables take as an escape alone
+                text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
             raise NotKeptError(
                 f"{self._who}: a checkpoint is a JSON value, and {type(value).__name__} is not: {error}. "
                 f"Save text, numbers, booleans, None, and lists and dicts of those."
