@@ -50,7 +50,7 @@ MESSAGE = "<class 'runonce.messages.message.Message'>"
 """The class as it shows itself; it imports this module."""
 PATH = re.compile(r"(?:[^.\\]|\\[.\\])+(?:\.(?:[^.\\]|\\[.\\])+)*")
 """A dotted path of the body; a dot or backslash of a field's own name has a backslash before it."""
-LOCK = re.compile(r"(?=.{1,200}\Z)(?:[^{}]|\{(?:[\w-]|\\[.\\])+(?:\.(?:[\w-]|\\[.\\])+)*\})+")
+LOCK = re.compile(r"(?=.{1,200}\Z)(?:[^{}\ud800-\udfff]|\{(?:[\w-]|\\[.\\])+(?:\.(?:[\w-]|\\[.\\])+)*\})+")
 """A lock's name: text, with dotted paths of the body in braces."""
 
 
@@ -213,10 +213,12 @@ def handler(
                 f'"{WHOLE_BODY}" for the whole body, or None for nothing of it.'
             )
         for option, hook in (("key", key), ("fingerprint", fingerprint), ("reconcile", reconcile)):
-            if inspect.iscoroutinefunction(hook):
+            called = getattr(hook, "__call__", None)  # noqa: B004 - an object's own
+            if inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(called):
+                shown = getattr(hook, "__name__", hook)
                 raise DefinitionError(
-                    f"Job {job!r}: {option}={hook.__name__} is an async function; it is called from a thread, so make "
-                    f"it a plain def."
+                    f"Job {job!r}: {option}={shown} is an async function; it is called from a thread, so make it a "
+                    f"plain def."
                 )
         if not (reconcile is None or callable(reconcile)):
             raise DefinitionError(f"Job {job!r}: reconcile={reconcile!r} must be a function of the message.")

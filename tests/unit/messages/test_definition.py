@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import re
 import typing
 from dataclasses import FrozenInstanceError
@@ -146,6 +147,13 @@ async def waits(message: Message) -> str:
     return message.key
 
 
+class Waits:
+    """A function of the message that is an object."""
+
+    async def __call__(self, message: Message) -> str:
+        return message.key
+
+
 @dataclasses.dataclass
 class Parcel:
     number: str
@@ -239,6 +247,13 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "empty key": ({"queue": "a", "key": ""}, plain, "key=''"),
     "key of dots": ({"queue": "a", "key": ".."}, plain, "key='..'"),
     "key of another kind": ({"queue": "a", "key": 7}, plain, "key=7"),
+    "async key with some of its arguments": (
+        {"queue": "a", "key": functools.partial(waits)},
+        plain,
+        "is an async function",
+    ),
+    "object that is called as an async key": ({"queue": "a", "key": Waits()}, plain, "is an async function"),
+    "lock with half an emoji": ({"queue": "a", "lock": "cut \ud83d"}, plain, "must be a name"),
     "async key": ({"queue": "a", "key": waits}, plain, "key=waits is an async function"),
     "reconcile without hold": ({"queue": "a", "reconcile": plain}, plain, 'on_abandoned="hold"'),
     "async reconcile": (
