@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import sys
 import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -42,10 +43,17 @@ class Batches(Generic[T]):
         size: int,
         name: str,
     ) -> None:
-        if size < 1:
-            raise NotKeptError(f"{who}: batches(size={size}) must be 1 or more.")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise NotKeptError(f"{who}: batches(size={size!r:.80}) must be 1 or more, and whole.")
+        if not isinstance(name, str):
+            raise NotKeptError(f"{who}: batches(name={name!r:.80}) must be text, as which it is kept.")
         if name in checkpoint.loops:
             raise NotKeptError(f'{who}: a second batches loop needs a name of its own: name="…".')
+        if len(json.dumps({**checkpoint.progress, name: sys.maxsize})) > LONGEST_CHECKPOINT:
+            raise NotKeptError(
+                f"{who}: batches(name={name!r:.80}) is one loop too many: what is kept of them takes at most "
+                f"{LONGEST_CHECKPOINT} characters; use one loop over all items, or shorter names."
+            )
         checkpoint.loops.add(name)
         self._check = check
         self._stop = stop

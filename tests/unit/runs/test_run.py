@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -202,16 +203,39 @@ def test_a_checkpoint_and_batches_do_not_overwrite_each_other() -> None:
 
 
 def test_batches_refuse_what_cannot_work() -> None:
-    """A size of zero and a second loop of one name are refused with the job's name and the remedy."""
+    """No size, a name that would come back as another, a second loop of one name: the error names job and remedy."""
 
     def body(run: Run) -> None:
-        with pytest.raises(InputError, match=r"nightly.*size=0.*1 or more"):
-            run.batches([], size=0)
+        for size in (0, 2.5, True, None):
+            with pytest.raises(InputError, match=rf"nightly.*size={size}.*1 or more"):
+                run.batches([], size=size)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"nightly.*name=7.*must be text"):
+            run.batches([], size=1, name=7)  # type: ignore[arg-type]
         run.batches([], size=1)
         with pytest.raises(InputError, match=r"nightly.*needs a name of its own"):
             run.batches([], size=1)
 
     in_a_run(body)
+
+
+def test_loops_are_no_more_than_a_row_keeps() -> None:
+    """A loop for each of thousands of customers is refused while what is kept of them still fits in a column."""
+
+    def loops(run: Run) -> None:
+        for number in range(5000):
+            for _ in run.batches([1], size=1, name=f"customer-{number:090}"):
+                pass
+
+    def body(run: Run) -> None:
+        with pytest.raises(InputError, match=r"nightly.*one loop too many.*one loop over all items"):
+            loops(run)
+
+    job = nightly(body)
+    bench = bench_of(job)
+    assert bench.run(job, T).outcome is Outcome.SUCCEEDED
+    kept = run_row(bench, job, T).progress
+    assert len(kept) > 200
+    assert len(json.dumps(kept)) <= LONGEST_CHECKPOINT
 
 
 # -- the ledger -----------------------------------------------------------------------------------------------
