@@ -28,9 +28,7 @@ class Host(StrEnum):
 
 @command(PROJECT, "runonce init shop-jobs", "runonce init --only functions")
 def init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="Where; it is made if need be.")
-    ] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where; it is made if need be.")] = Path(),
     only: Annotated[
         Host | None, typer.Option(help="Leave out what other hosts need. Default: for all of them.")
     ] = None,
@@ -70,7 +68,7 @@ def _manifest(folder: Path) -> str:
 @command(PROJECT, "runonce upgrade", "runonce upgrade host.json infra/main.bicep")
 def upgrade(
     ctx: typer.Context,
-    files: Annotated[list[str] | None, typer.Argument(metavar="[FILE]", help="The files to take.")] = None,
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="The files to take.")] = None,
 ) -> None:
     """Show what this version of runonce would change in the project's files, or take some of them.
 

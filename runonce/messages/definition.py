@@ -125,7 +125,19 @@ class Handler:
         return (inspect.getdoc(self.body) or "").partition("\n")[0]
 
 
+def _all_named(given: object) -> None:
+    """DefinitionError where a function or a queue was given without a name: `@handler`, `@handler("orders")`."""
+    if given is not None:
+        example = given if isinstance(given, str) else "orders"
+        raise DefinitionError(
+            f"@handler takes its options by name, and not {getattr(given, '__name__', given)!r}; write "
+            f'`@handler(queue="{example}", key="id")` above the function.'
+        )
+
+
 def handler(
+    unnamed: None = None,
+    /,
     *,
     queue: str | None = None,
     topic: str | None = None,
@@ -154,6 +166,7 @@ def handler(
     dataclass, `Order | None`, `list[Order]`), gets the validated body instead.
 
     Args:
+        unnamed: Nothing; every option has a name.
         queue: The queue's name. Give either this, or topic and subscription.
         topic: The topic's name (Service Bus only).
         subscription: The subscription's name; each subscription handles every message once. It forwards to the queue
@@ -193,6 +206,7 @@ def handler(
     Raises:
         DefinitionError: An argument cannot work; the message names the handler, the value and the remedy.
     """
+    _all_named(unnamed)
 
     def define(body: Callable[..., Awaitable[Any] | Any]) -> Handler:
         checked_body("handler", body)

@@ -154,6 +154,20 @@ JOB_FILES = table(
         f'write `@scheduled("{NIGHTLY}")`',
     ),
     Case(
+        "a handler without options",
+        "from runonce import handler\n@handler\ndef take(message): ...",
+        "bad.py, line 2",
+        "'take'",
+        'write `@handler(queue="orders", key="id")`',
+    ),
+    Case(
+        "a handler with its queue unnamed",
+        'from runonce import handler\n@handler("bills")\ndef take(message): ...',
+        "bad.py, line 2",
+        "'bills'",
+        'write `@handler(queue="bills", key="id")`',
+    ),
+    Case(
         "unknown option",
         job_source(f'"{NIGHTLY}", every=5'),
         "bad.py, line 3",
