@@ -739,6 +739,18 @@ def test_what_others_put_where_the_toolkits_marks_are_does_no_harm(bus_pipe: Bus
     assert [d.reschedules for d in found] == [0, 0]
 
 
+def test_a_type_that_the_client_does_not_know_is_received_and_copied(bus_pipe: BusPipe) -> None:
+    """A property that is a character, as .NET's char, keeps nobody from receiving its message or sending it back."""
+    to = make_handler(bus_pipe.queue())
+    raw = proton.Message(body=BODY, inferred=True, properties={"kind": proton.char("A")}).encode()
+    bus_pipe.sender.send(to.queue, [Outgoing(BODY, "m-1", original=lambda: raw)])
+    inbox = bus_pipe.inbox(to)
+    [received] = receive(inbox, 1)
+    inbox.settle(received, Reschedule(0.0, "busy"))
+    [copy] = receive(inbox, 1)
+    assert [dict(r.delivery.properties) for r in (received, copy)] == [{"kind": "A"}] * 2
+
+
 def test_an_entity_that_does_not_exist_is_an_error_that_names_it(bus_pipe: BusPipe) -> None:
     """A queue nobody made: sending and receiving say which."""
     to = make_handler("no-such-queue")
