@@ -94,7 +94,9 @@ def enqueue(
         output.note("there was no message in it; nothing was sent")
     ids = [message.sent_as or message.message_id for message in messages]
     if as_json:
-        output.print_json({"handler": found.name, "target": f"{settings.queue_prefix}{found.target}", "sent": ids})
+        output.print_json(
+            {"handler": found.name, "target": f"{settings.queue_prefix}{found.target}", "sent": ids}
+        )
     elif ids:
         what = f"message {ids[0]}" if len(ids) == 1 else f"{len(ids):,} messages"
         typer.echo(f"{found.name}: {what} sent to {settings.queue_prefix}{found.target}")

@@ -68,7 +68,8 @@ def ended(started: Started, result: Result) -> None:
     elif result.outcome is Outcome.STOPPED:
         say.info("stopped: %s", result.reason)
     elif result.outcome is Outcome.RETRYING:
-        say.warning("failed and will be tried again: %s", result.reason, exc_info=result.error)
+        at = "" if result.again_at is None else f" from {result.again_at:%H:%M:%SZ} on"
+        say.warning("failed and will be tried again%s: %s", at, result.reason, exc_info=result.error)
     else:
         say.error("%s: %s", result.outcome, result.reason, exc_info=result.error)
     if started.told is not None:

@@ -1001,3 +1001,4 @@ def test_a_run_that_is_tried_again_says_where_it_failed(caplog: pytest.LogCaptur
         (said,) = [record for record in caplog.records if record.exc_info and record.exc_info[1]]
         assert "the other side is down" in str(said.exc_info and said.exc_info[1])
         assert said.levelname == ("WARNING" if outcome is Outcome.RETRYING else "ERROR")
+        assert ("again from " in said.getMessage()) == (outcome is Outcome.RETRYING)
