@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runonce.errors import NotKeptError, PermanentError, TransportError, TransportRefusedError
 from runonce.execution import hooks
 from runonce.execution.events import Sending, Sent
+from runonce.messages.definition import Handler
 from runonce.messages.message import LONGEST_KEY, Message
 from runonce.messages.reading import read_key
 from runonce.transports.ids import follow_up_id, known_id, sent_id
@@ -19,7 +20,6 @@ from runonce.transports.protocols import Delivery, Outgoing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from runonce.messages.definition import Handler
     from runonce.messages.rows import MessageRow
     from runonce.transports.protocols import Sender
 
@@ -49,6 +49,7 @@ def outgoing(
     Raises:
         InputError: The body is not JSON, the time has no offset, or a text is not valid Unicode or too long.
     """
+    check_handler(handler)
     data = body_bytes(handler.name, body)
     for what, text in (("the key", key or ""), ("the correlation id", correlation_id)):
         _encoded(handler.name, text, what)
@@ -102,10 +103,19 @@ def _send(sender: Sender, target: str, messages: Sequence[Outgoing]) -> None:
         hooks.tell("after_send", Sent(sending=sending, error=error))
 
 
+def check_handler(handler: object) -> None:
+    """NotKeptError unless it is one: a job, or the name of a handler, can be sent nothing."""
+    if not isinstance(handler, Handler):
+        raise NotKeptError(
+            f"enqueue({handler!r:.80}): that is no handler; give what @handler made of the function."
+        )
+
+
 def follow_up(
     row: MessageRow, ordinal: int, handler: Handler, body: Any, key: str | None
 ) -> Mapping[str, Any]:
     """A follow-up as it is kept on the claim's row, with an id that is the same in every attempt."""
+    check_handler(handler)
     try:
         text = body_bytes(handler.name, body).decode()
     except UnicodeDecodeError as error:

@@ -139,6 +139,15 @@ def test_a_time_has_a_zone() -> None:
         outgoing(ONE, {"id": 1}, at=datetime(2026, 1, 1))  # noqa: DTZ001
 
 
+@pytest.mark.parametrize("other", ["send_invoice", None, test_bodies], ids=["a name", "none", "a function"])
+def test_only_a_handler_is_sent_something(other: Any) -> None:
+    """What is no handler is refused by name, from a producer, a message and a job alike."""
+    with pytest.raises(NotKeptError, match="is no handler; give what @handler made"):
+        outgoing(other, {})
+    with pytest.raises(NotKeptError, match="is no handler; give what @handler made"):
+        follow_up(ROW, 0, other, {}, None)
+
+
 def test_many_go_in_batches() -> None:
     """Many messages are sent in order, a hundred at a time."""
     sizes: list[int] = []
