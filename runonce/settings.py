@@ -266,8 +266,8 @@ def _storage(env: Mapping[str, str]) -> StorageConnection:
             return StorageConnection(endpoints=endpoints, setting=name, **_sign_in(env, name))
     raise SettingsError(
         "RUNONCE_STORAGE is not set, nor is AzureWebJobsStorage: give a connection string "
-        '("UseDevelopmentStorage=true" for Azurite on this machine), or RUNONCE_STORAGE__accountName to use a '
-        "managed identity."
+        '("UseDevelopmentStorage=true" for Azurite on this machine, which `runonce dev` starts), or '
+        "RUNONCE_STORAGE__accountName to use a managed identity."
     )
 
 

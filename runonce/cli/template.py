@@ -103,6 +103,7 @@ def _theirs(path: str, text: str, name: str, only: str | None) -> str:
     if only == "container-apps" and path in DEFAULTS:
         return DEFAULTS[path][1].join("".join(lines).split(DEFAULTS[path][0]))
     if path == "requirements.txt":
+        lines = [line.replace(" and what dev.py builds on", "") for line in lines]
         lines.append(f"runonce=={installed()}\n")
     return "".join(lines)
 
