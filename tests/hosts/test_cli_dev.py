@@ -227,7 +227,7 @@ def test_a_host_that_cannot_start_ends_with_its_own_exit_code(tmp_path: Path) ->
     host = subprocess.Popen(
         [sys.executable, "-c", CHILD, "--jobs", "nowhere", "serve"],
         cwd=tmp_path,
-        env={**environment(), "RUNONCE_STORAGE": "UseDevelopmentStorage=true"},
+        env=environment(),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
