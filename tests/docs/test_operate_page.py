@@ -180,7 +180,7 @@ def ran_twice(night: Night) -> Before:
         started.lease.release()  # as if its host had died
     night.type("runonce recover --work")
     for _ in range(2):
-        night.type("""runonce enqueue send_invoice --json '{"invoice_id": "17"}'""")
+        night.type("""runonce enqueue send_invoice --body '{"invoice_id": "17"}'""")
     night.type("runonce work send_invoice --max-messages 2")
     return {}
 
@@ -205,7 +205,7 @@ def dead_letters(night: Night) -> Before:
     closed = night.folder / "jobs" / "closed"
     closed.touch()
     for number in (17, 18, 19):
-        night.type(f"""runonce enqueue send_invoice --json '{{"invoice_id": "{number}"}}'""")
+        night.type(f"""runonce enqueue send_invoice --body '{{"invoice_id": "{number}"}}'""")
     night.type("runonce work send_invoice --max-messages 3")
     return {"runonce dead-letters replay": closed.unlink}
 
