@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 logging.getLogger("azure").setLevel(logging.WARNING)
 
+LOGGERS = ("runonce", "runonce.hosts.discover", "azure", "azure.identity")
+"""Those whose level a command sets, besides the root."""
 STORAGE = "RUNONCE_TESTS_STORAGE"
 """A connection string: of a storage that does something wrong, in the tests of these tests."""
 
@@ -41,6 +43,26 @@ def _launcher() -> Any:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """What a test has printed or logged is text that a worker process can send, half characters included."""
+    report: Any = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
+
+
+@pytest.fixture(autouse=True)
+def levels_as_they_were() -> Iterator[None]:
+    """A command sets levels for its whole process; the next test is another process."""
+    loggers = [logging.getLogger(name) for name in (None, *LOGGERS)]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
