@@ -1,9 +1,6 @@
 """Commands that act on messages that were dead-lettered: dead-letters replay, purge."""
 
-import contextlib
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
@@ -12,16 +9,14 @@ from runonce.cli import output
 from runonce.cli.app import HandlerName, Json, command_of
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
-from runonce.cli.letters import AT_ONCE, LOOKED_AT_ONCE, dead_letters, id_of, is_called, opened
+from runonce.cli.letters import dead_letters, opened
 from runonce.cli.which import By, Why
-from runonce.errors import StoreError, TransportError
 from runonce.execution.log import user_name
-from runonce.messages.dead_letters import let_expire, may_have_happened
-from runonce.messages.dead_letters import replay as replay_one
+from runonce.messages.dead_letters import let_expire
 from runonce.messages.definition import Handler
+from runonce.messages.replaying import Worked, replay_wanted, work
 from runonce.runs.trail import Action, note
-from runonce.transports.ids import root
-from runonce.transports.protocols import Dead, DeadLetters
+from runonce.transports.protocols import Dead
 
 Ids = Annotated[
     list[str] | None, typer.Option("--id", metavar="ID", help="This message; may be given several times.")
@@ -32,62 +27,6 @@ All = Annotated[bool, typer.Option("--all", help="Every one.")]
 
 
 # -- replay and purge -------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Worked:
-    """What became of the dead letters that were wanted."""
-
-    done: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-
-
-class _LeftOut(Exception):  # noqa: N818 - no error
-    """This one is not for `--all`."""
-
-
-def _work(letters: DeadLetters, wanted: set[str] | None, act: Callable[[Dead], str]) -> _Worked:
-    """Act on each that is wanted (None: on all there are), and leave the others where they were.
-
-    A replayed message can come back as a dead letter while this goes on; `act` says under which id it was sent,
-    and that one is left.
-    """
-    worked, seen, sent = _Worked(), set[str](), set[str]()
-    left: list[Dead] = []
-    try:
-        while True:
-            # Those that are not wanted are held until the end, so they are gone through in large steps.
-            taken = letters.take(AT_ONCE if wanted is None else LOOKED_AT_ONCE)
-            if all(dead.place in seen for dead in taken):
-                left += taken
-                break
-            for dead in taken:
-                if dead.place in seen or not _is_wanted(dead, wanted, sent):
-                    left.append(dead)
-                    continue
-                try:
-                    sent.add(act(dead))
-                except _LeftOut:
-                    worked.left_out.append(id_of(dead))
-                    left.append(dead)
-                except (StoreError, TransportError) as error:  # one that cannot be sent keeps no other back
-                    worked.refused[id_of(dead)] = str(error)
-                    left.append(dead)
-                else:
-                    worked.done.append(id_of(dead))
-            seen |= {dead.place for dead in taken}
-    finally:
-        for dead in left:
-            with contextlib.suppress(TransportError):  # held for too long, it is back by itself
-                letters.put_back(dead)
-    return worked
-
-
-def _is_wanted(dead: Dead, wanted: set[str] | None, sent: set[str]) -> bool:
-    if root(dead.delivery.message_id) in sent - {""}:
-        return False  # this command sent it, and it is here again
-    return wanted is None or any(is_called(dead, one) for one in wanted)
 
 
 def _wanted(ids: list[str] | None, every: bool) -> set[str] | None:
@@ -128,13 +67,7 @@ def replay(
     found = context.handler(handler)
     with opened(context, found) as letters:
         claims, sender = context.runtime.claims, context.runtime.sender
-
-        def act(dead: Dead) -> str:
-            if wanted is None and may_have_happened(claims, found, dead):
-                raise _LeftOut
-            return replay_one(claims, sender, found, letters, dead, from_scratch=from_scratch)
-
-        worked = _work(letters, wanted, act)
+        worked = replay_wanted(claims, sender, found, letters, wanted, from_scratch=from_scratch)
     _note(context, found, worked, "replayed dead letters", by, why)
     _end(found, worked, "replayed", as_json=as_json)
 
@@ -175,12 +108,12 @@ def purge(
             let_expire(context.runtime.claims, found, dead)
             return ""
 
-        worked = _work(letters, wanted, remove)
+        worked = work(letters, wanted, remove)
     _note(context, found, worked, "purged dead letters", by, why)
     _end(found, worked, "removed", as_json=as_json)
 
 
-def _note(context: Context, handler: Handler, worked: _Worked, did: str, by: str, why: str) -> None:
+def _note(context: Context, handler: Handler, worked: Worked, did: str, by: str, why: str) -> None:
     """Write down who did it, where something was done."""
     if worked.done:
         ids = output.short(f"{len(worked.done):,}: {', '.join(worked.done)}", MOST_IDS)
@@ -188,7 +121,7 @@ def _note(context: Context, handler: Handler, worked: _Worked, did: str, by: str
         note(context.runtime.runs, Action(now, by or user_name(), did, handler.name, ids, why))
 
 
-def _end(handler: Handler, worked: _Worked, what: str, *, as_json: bool) -> None:
+def _end(handler: Handler, worked: Worked, what: str, *, as_json: bool) -> None:
     code = Exit.NOT_FINISHED if worked.refused else Exit.DONE if worked.done else Exit.NOTHING_RAN
     if as_json:
         left_out = {"left_out": worked.left_out} if what == "replayed" else {}

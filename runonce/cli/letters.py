@@ -16,12 +16,10 @@ from runonce.hosts import facts
 from runonce.hosts.runtime import check_transport
 from runonce.messages.dead_letters import DeadLetterView, view
 from runonce.messages.definition import Handler
+from runonce.messages.replaying import AT_ONCE, LOOKED_AT_ONCE, id_of, is_called
 from runonce.messages.rows import MessageRow
 from runonce.messages.status import of_claim
 from runonce.transports.protocols import Dead, DeadLetters
-
-AT_ONCE, LOOKED_AT_ONCE = 32, 500
-"""Dead letters taken in one go: to act on each, or to find some among them."""
 
 dead_letters = group(
     "dead-letters", OPERATE, "Messages that were dead-lettered: look at them, send them again, remove them."
@@ -42,11 +40,6 @@ def opened(context: Context, handler: Handler) -> Iterator[DeadLetters]:
 def view_of(context: Context, handler: Handler, dead: Dead) -> DeadLetterView:
     """A dead letter with its claim."""
     return view(context.runtime.claims, handler, dead, max_body=context.runtime.settings.max_body)
-
-
-def id_of(dead: Dead) -> str:
-    """The id a person knows the message by: that of its first sending."""
-    return dead.delivery.sent_as or dead.delivery.message_id
 
 
 # -- list -------------------------------------------------------------------------------------------------------
@@ -300,8 +293,3 @@ def _all(letters: DeadLetters) -> list[Dead]:
             with contextlib.suppress(TransportError):  # held for too long, it is back by itself
                 letters.put_back(dead)
     return list(found.values())
-
-
-def is_called(dead: Dead, wanted: str) -> bool:
-    """Whether a person who says that id means this one."""
-    return wanted in (id_of(dead), dead.delivery.message_id)
