@@ -11,7 +11,7 @@ from simulation.simulate import shrunk, simulate, simulated
 from simulation.wire import CALL_FAULTS
 
 ALL_KINDS = [*CALL_FAULTS, *(kind for kind, _ in (*HOST_KINDS, *JOB_KINDS, *MESSAGE_KINDS))]
-SCHEDULES = 400
+SCHEDULES = 200
 """A nightly run takes 100,000."""
 BUDGET = 1000
 """Schedules of its wing in which each mutant must be found."""
