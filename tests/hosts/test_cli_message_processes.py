@@ -234,7 +234,7 @@ def test_work_told_to_stop_loses_nothing(cli: Processes) -> None:
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 143, stderr
     assert cli.effects() == []
-    assert cli.json("work", "take", "--max-wait", "1")["handled"] == 1
+    assert cli.json("work", "take", "--max-messages", "1", "--max-wait", "15")["handled"] == 1
     assert cli.effects() == ["1"]
 
 

@@ -151,7 +151,7 @@ async def bill(message: Message) -> None:
 
 
 handler(queue="orders", on_abandoned="never")  # type: ignore[arg-type]
-handler("orders")  # type: ignore[call-arg]
+handler("orders")  # type: ignore[arg-type]
 
 
 # -- programs ---------------------------------------------------------------------------------------------------
