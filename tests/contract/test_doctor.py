@@ -376,7 +376,7 @@ CASES: list[tuple[str, str, Callable[[Project], object], int, list[str]]] = [
         "two namespaces with plain names share a queue", ONLINE,
         lambda at: (
             at.environ.update(RUNONCE_QUEUE_NAMES="plain"),
-            handled({**at.environ, "RUNONCE_NAMESPACE": at.environ["RUNONCE_NAMESPACE"] + "-b"}),
+            handled({**at.environ, "RUNONCE_NAMESPACE": "000-" + at.environ["RUNONCE_NAMESPACE"]}),
         ), 1,
         ["'send_invoice' reads 'invoices', and so does 'send_invoice' of", "Remove RUNONCE_QUEUE_NAMES=plain"],
     ),
