@@ -3,7 +3,7 @@
 import re
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -12,7 +12,7 @@ from runonce.cli.app import LOOK, Json, command, job_names, read_at
 from runonce.cli.context import Context
 from runonce.cli.exits import Exit
 from runonce.messages.status import HandlerAudit, audit_messages
-from runonce.runs.accounts import JobAudit, audit_since
+from runonce.runs.accounts import JobAudit, What, audit_since
 from runonce.runs.audit import Audited
 from runonce.runs.audit import audit as audit_jobs
 from runonce.runs.table import read_jobs
@@ -20,18 +20,8 @@ from runonce.runs.table import read_jobs
 SHOWN = 30
 """Findings that are shown."""
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-SAID = (
-    "late",
-    "retried",
-    "missed",
-    "skipped",
-    "cancelled",
-    "failed",
-    "unknown",
-    "running",
-    "waiting",
-    "owed",
-)
+SAID = get_args(What)[1:]
+"""All but done, which has a column of its own."""
 RED = ("failed", "unknown", "owed")
 
 
@@ -173,7 +163,7 @@ def _state(one: JobAudit, standing: Audited | None) -> tuple[str, str]:
 def _beside(one: JobAudit) -> Any:
     parts: list[tuple[str, str]] = []
     for what in SAID:
-        if count := one.counts.get(what, 0):  # type: ignore[call-overload]
+        if count := one.counts.get(what, 0):
             parts += [(", " if parts else "", ""), (f"{count:,} {what}", "red" if what in RED else "")]
     if one.other:
         parts += [(", " if parts else "", ""), (f"{one.other:,} by hand", "dim")]
@@ -191,7 +181,7 @@ def _json(one: JobAudit, standing: Audited | None) -> dict[str, Any]:
         "last_outcome": "" if standing is None else standing.last_outcome,
         "accounts_since": one.since,
         "fire_times": one.expected,
-        "counts": {what: one.counts.get(what, 0) for what in ("done", *SAID)},  # type: ignore[call-overload]
+        "counts": {what: one.counts.get(what, 0) for what in ("done", *SAID)},
         "by_hand": one.other,
         "findings": one.findings,
         "more_findings": one.more,

@@ -12,7 +12,7 @@
 | a handler's history, one key's | `messages.status.message_history`, `key_history` -> `MessageRow`s; `attempts(row)` |
 | dead letters by reason | `facts.dead_letters(runtime, names)` -> `DeadLettersOf` each |
 | one handler's dead letters | `facts.letters(runtime, handler, limit)` -> `Letters` |
-| held work | `facts.held(overview)` -> `HeldRun`s and `MessageRow`s that wait for a person's decision |
+| held work | `facts.held(runtime)` -> `HeldRun`s and `MessageRow`s that wait for a person's decision |
 | did every fire time run | `runs.accounts.audit_since(runtime.dispatcher, since, only)` -> `JobAudit`s |
 | and every message | `messages.status.audit_messages(runtime.claims, since)` -> `HandlerAudit`s |
 | who did what | `runs.trail.actions(runtime.runs, limit)` -> `Action`s; `runs.trail.note` writes one |
@@ -115,9 +115,14 @@ def overview(runtime: Runtime) -> Overview:
     )
 
 
-def held(looked: Overview) -> tuple[list[HeldRun], tuple[MessageRow, ...]]:
-    """What waits for a person to say whether it took effect: runs (resume-run, replay, mark) and messages (replay)."""
-    return held_runs(list(looked.jobs)), looked.held_messages
+def held(runtime: Runtime) -> tuple[list[HeldRun], list[MessageRow]]:
+    """What waits for a person to say whether it took effect: runs (resume-run, replay, mark) and messages (replay).
+
+    It stands in rows: no broker is asked.
+    """
+    claims = open_claims(runtime.claims).values()
+    runs = held_runs(job_statuses(runtime.dispatcher, runtime.found))
+    return runs, [row for one in claims for row in one.held]
 
 
 def handlers(runtime: Runtime) -> list[HandlerStatus]:

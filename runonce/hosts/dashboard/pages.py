@@ -157,7 +157,7 @@ def dead_letters(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 def held(asked: Asked) -> tuple[str, dict[str, Any]]:
     """What waits for a person to say whether it took effect."""
-    runs, messages = facts.held(facts.overview(asked.runtime))
+    runs, messages = facts.held(asked.runtime)
     return "held.html", {"runs": runs, "messages": messages, "now": asked.runtime.clock.now()}
 
 

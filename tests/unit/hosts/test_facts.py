@@ -74,5 +74,5 @@ def test_a_thousand_jobs_cost_a_handful_of_calls(settings: Settings, azure: Stor
     assert (host.name, host.is_alive, len(host.jobs)) == ("host-1", True, 500)
     (orders,) = looked.handlers
     assert (orders.running, orders.retrying, orders.failed, orders.held) == (1, 1, 1, 1)
-    runs, messages = held(looked)
+    runs, messages = held(runtime)
     assert (runs, [row.key for row in messages]) == ([], ["k3"])
