@@ -52,7 +52,6 @@ def failed(tests: list[str], *options: str, storage: str = "") -> list[str]:
             IgnoresConditions,
             [
                 NOTHING_COMMITTED,
-                CONTENTION,
                 RACES,
                 "tests/contract/test_table.py::test_a_replace_needs_the_etag_to_be_current[azurite]",
                 "tests/contract/test_table.py::test_of_many_who_write_at_once_one_wins[azurite]",

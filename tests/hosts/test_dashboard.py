@@ -210,7 +210,8 @@ def submit(page: Page, button: str, **fields: str) -> str:
     form = page.locator("form", has=page.get_by_role("button", name=button, exact=True)).first
     for name, value in fields.items():
         form.locator(f'[name="{name.replace("__", ":")}"]').fill(value)
-    form.get_by_role("button", name=button, exact=True).click()
+    with page.expect_navigation():  # else the words that stood there before could be read
+        form.get_by_role("button", name=button, exact=True).click()
     return page.inner_text("[role=status]")
 
 

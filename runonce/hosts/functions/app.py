@@ -57,11 +57,11 @@ LAST_WORDS = 0.5
 """Seconds for the responses of drained runs to leave the worker before it ends."""
 HEARD = 1.0
 """Seconds for hooks to hear of everything, and for what they have still to send."""
-PATIENCE = 8.0
+PATIENCE = 8.5
 """Seconds after the first sign of a stop that the worker ends at the latest; the host ends it after ten."""
 HOST_GONE = 0
 """In the place of a signal's number: the host's port refuses."""
-RECORDING = 2.5
+RECORDING = 3.0
 """Seconds of them for recording what did not stop and releasing its lease."""
 
 

@@ -17,8 +17,8 @@ from runonce.execution.threads import start_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-EVERY = 1.0
-"""Seconds between looks."""
+EVERY = 0.5
+"""Seconds between looks; as long one may take."""
 CONFIRM = 0.1
 """Seconds until a refusal is looked at again."""
 HERE = ("localhost", "127.0.0.1", "[::1]", "[::]", "0.0.0.0", "*", "+")  # noqa: S104 - of what the host listens on
