@@ -128,6 +128,8 @@ def _print_run(run: RunRow, now: datetime) -> None:
     if run.params:
         lines.append(f"  parameters {run.params}")
     lines += [f"  {what}" for what in (_why(run, whole=True), *run.decisions) if what]
+    if run.steps:
+        lines.append(output.short(f"  steps done: {', '.join(run.steps)}", 1000))
     if run.checkpoint:
         lines.append(f"  checkpoint {output.short(run.checkpoint, 1000)}")
     if run.attempt > len(run.attempts) + 1:
@@ -243,7 +245,11 @@ def _run_json(run: RunRow, *, whole: bool) -> dict[str, Any]:
         "attempts": report.attempts(run)[:-1],
     }
     if whole:
-        shown |= {"idempotency_key": run.idempotency_key, "checkpoint": run.checkpoint}
+        shown |= {
+            "idempotency_key": run.idempotency_key,
+            "checkpoint": run.checkpoint,
+            "steps": list(run.steps),
+        }
     return shown
 
 
@@ -297,6 +303,8 @@ def _print_message(row: MessageRow) -> None:
         lines.append(f"  due again at {times.to_utc(row.retry_at)}")
     if row.progress:
         lines.append("  " + ", ".join(f"{count} {name} done" for name, count in row.progress.items()))
+    if row.steps:
+        lines.append(output.short(f"  steps done: {', '.join(row.steps)}", 1000))
     if row.checkpoint:
         lines.append(f"  checkpoint {output.short(row.checkpoint, 1000)}")
     lines += [f"  begun anew at {at}" for at in row.replays]
@@ -333,6 +341,7 @@ def _message_json(row: MessageRow) -> dict[str, Any]:
         "fencing_token": row.token,
         "idempotency_key": row.idempotency_key,
         "progress": row.progress,
+        "steps": list(row.steps),
         "error": row.error,
         "attempts": messages.attempts(row)[:-1],
     }

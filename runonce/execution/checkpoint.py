@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from runonce.errors import NotKeptError
-from runonce.stores.columns import valid
+from runonce.stores.columns import json_text, units
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from runonce.execution.stop import StopSignal
     from runonce.stores.protocols import Value
 
-    Save = Callable[[str, Mapping[str, int], Mapping[str, Mapping[str, Value]]], None]
+    Save = Callable[[str, Mapping[str, int], Mapping[str, Any], Mapping[str, Mapping[str, Value]]], None]
+    """Checkpoint, progress, results of steps, ledger entries."""
 
 T = TypeVar("T")
 
 
 LONGEST_CHECKPOINT = 30_000
 """Characters of JSON, in UTF-16; a table's text column ends at 32 Ki UTF-16 units (Azure Tables' limit of 64 KiB)."""
+LARGEST_STEPS = LONGEST_CHECKPOINT
+"""The same, of the names and results of all steps together."""
 
 
 class Batches(Generic[T]):
@@ -111,7 +114,13 @@ class Checkpoint:
     """What a long run has done so far; a later attempt starts by asking for it."""
 
     def __init__(
-        self, who: str, save: Save, text: str, progress: Mapping[str, int], ledger: Staged | None = None
+        self,
+        who: str,
+        save: Save,
+        text: str,
+        progress: Mapping[str, int],
+        steps: Mapping[str, Any],
+        ledger: Staged | None = None,
     ) -> None:
         self._who = who
         self._write = save
@@ -121,6 +130,10 @@ class Checkpoint:
         """Items done, by the name of the `batches` loop."""
         self.loops: set[str] = set()
         """Names of the `batches` loops this attempt has begun."""
+        self.steps: dict[str, Any] = dict(steps)
+        """Results of the steps that are done, by their names."""
+        self.begun_steps: dict[str, object] = {}
+        """Steps that this attempt has come to, and by which call."""
         self._lock = threading.Lock()  # one save at a time, each made of what the one before it left
 
     def load(self, default: Any = None) -> Any:
@@ -138,22 +151,19 @@ class Checkpoint:
             AlreadyRecordedError: A ledger entry is there already; nothing was written.
         """
         try:
-            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-            if valid(text) != text:  # half an emoji, which tables take as an escape alone
-                text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+            text = json_text(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise NotKeptError(
                 f"{self._who}: a checkpoint is a JSON value, and {type(value).__name__} is not: {error}. "
                 f"Save text, numbers, booleans, None, and lists and dicts of those."
             ) from error
-        size = len(text.encode("utf-16-le", "surrogatepass")) // 2
-        if size > LONGEST_CHECKPOINT:
+        if (size := units(text)) > LONGEST_CHECKPOINT:
             raise NotKeptError(
                 f"{self._who}: a checkpoint of {size} characters of JSON is over "
                 f"{LONGEST_CHECKPOINT}; keep a position in it, and the data in a blob."
             )
         with self._lock:
-            self._save(text, self.progress)
+            self._save(text, self.progress, self.steps)
 
     def flush(self) -> None:
         """Write the ledger entries recorded since the last time, and leave the checkpoint as it is; at most one call.
@@ -162,12 +172,28 @@ class Checkpoint:
         """
         with self._lock:
             if self._ledger is not None and not self._ledger.is_empty:
-                self._save(self._text, self.progress)
+                self._save(self._text, self.progress, self.steps)
 
     def commit(self, loop: str, done: int) -> None:
         """Keep how far a `batches` loop has come."""
         with self._lock:
-            self._save(self._text, {**self.progress, loop: done})
+            self._save(self._text, {**self.progress, loop: done}, self.steps)
+
+    def room_for(self, step: str) -> bool:
+        """Whether one more step can be kept, if its result is short."""
+        return units(json_text({**self.steps, step: None})) <= LARGEST_STEPS
+
+    def keep(self, step: str, result: Any) -> None:
+        """Keep a step's result, and what is recorded with it; raises as `save` does."""
+        with self._lock:
+            steps = {**self.steps, step: result}
+            if (size := units(json_text(steps))) > LARGEST_STEPS:
+                raise NotKeptError(
+                    f"{self._who}: step {step!r} has taken effect, and its result can not be kept: with it, the steps "
+                    f"take {size} characters of JSON together, over {LARGEST_STEPS}. Return what is needed later, such "
+                    f"as an id, and keep the data in a blob."
+                )
+            self._save(self._text, self.progress, steps)
 
     def end(self, write: Callable[[Mapping[str, Mapping[str, Value]]], None]) -> None:
         """Let the run's end write the last entries, after any save that is under way.
@@ -184,12 +210,12 @@ class Checkpoint:
                     if self._ledger is None or self._ledger.is_empty:
                         write(entries)
                         return
-                    self._write(self._text, self.progress, entries)
+                    self._write(self._text, self.progress, self.steps, entries)
 
-    def _save(self, text: str, progress: dict[str, int]) -> None:
+    def _save(self, text: str, progress: dict[str, int], steps: dict[str, Any]) -> None:
         with self._taken() as entries:
-            self._write(text, progress, entries)
-        self._text, self.progress = text, progress
+            self._write(text, progress, steps, entries)
+        self._text, self.progress, self.steps = text, progress, steps
 
     def _taken(self) -> AbstractContextManager[Mapping[str, Mapping[str, Value]]]:
         return nullcontext({}) if self._ledger is None else self._ledger.taken()

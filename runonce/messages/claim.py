@@ -239,23 +239,24 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         checkpoint: str,
         progress: Mapping[str, int],
         *,
+        steps: Mapping[str, Any] | None = None,
         outbox: Sequence[Mapping[str, Any]] = (),
         follow_ups: int = 0,
     ) -> None:
-        """Keep a checkpoint, and the follow-ups of the work it stands for; raises as `done`."""
-        self._change(
-            lambda row: replace(
+        """Keep a checkpoint, steps' results (None: as they are), and the follow-ups so far; raises as `done`."""
+
+        def kept(row: MessageRow) -> MessageRow:
+            after = replace(
                 row,
                 checkpoint=checkpoint,
                 progress=dict(progress),
-                outbox=tuple(outbox),
-                follow_ups=follow_ups,
-                # With progress the deaths count anew: what kills a host is not what lies behind it.
-                survived=row.survived
-                if (checkpoint, progress) == (row.checkpoint, row.progress)
-                else row.abandoned,
+                steps=row.steps if steps is None else dict(steps),
             )
-        )
+            # With progress the deaths count anew: what kills a host is not what lies behind it.
+            survived = row.survived if after == row else row.abandoned
+            return replace(after, survived=survived, outbox=tuple(outbox), follow_ups=follow_ups)
+
+        self._change(kept)
         self.check()  # a handler that was paused meanwhile must not go on
 
     def done(

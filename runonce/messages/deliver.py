@@ -204,7 +204,7 @@ class Deliverer(Flow[Working]):
             claim=claim,
             stop=stop,
             blobs=self._blobs(handler, claim, prepared.lock),
-            checkpoint=Checkpoint(f"Handler {handler.name}", save, row.checkpoint, row.progress),
+            checkpoint=Checkpoint(f"Handler {handler.name}", save, row.checkpoint, row.progress, row.steps),
             log=run_logger(
                 handler.name,
                 f"message {row.message_id}",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from runonce.errors import InputError, LeaseLost, NotKeptError, PermanentError
 from runonce.execution.checkpoint import Batches
+from runonce.execution.steps import step
 from runonce.messages.definition import path_parts
 from runonce.messages.rows import check_outbox
 from runonce.stores.columns import LARGEST_TRANSACTION, column_problem, payload, row_problem
@@ -15,7 +17,7 @@ from runonce.stores.protocols import MAX_TRANSACTION
 from runonce.transports.copies import known_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from runonce.execution.blobs import Blobs
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
     from runonce.transports.protocols import Delivery
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 LONGEST_KEY = 512
 MAX_EFFECTS = MAX_TRANSACTION - 1
-CLAIM_PAYLOAD = 500_000
-"""Bytes that a claim's own row may take of its transaction: four texts of 32,000 characters, escaped."""
+CLAIM_PAYLOAD = 650_000
+"""Bytes that a claim's own row may take of its transaction: five texts of 32,000 characters, escaped."""
 
 
 class BadMessageError(PermanentError):
@@ -248,6 +251,35 @@ class Message:
             size=size,
             name=name,
         )
+
+    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function once in all attempts at this message: what it returned is kept, and given to later ones.
+
+        One storage call; then the follow-ups so far are sent. Otherwise as `Run.step`.
+
+        Args:
+            name: 1 to 200 characters, once in an attempt.
+            function: What to call; its result must be JSON.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+
+        Raises:
+            InputError: As `Run.step`; or the message is committed already.
+            LeaseLost, HostStopping, TimeLimitExceeded, Fenced: As `Run.step`.
+        """
+        who = f"Handler {self.handler}"
+        claim = self._own().claim
+
+        def check() -> None:
+            if claim.finished:
+                raise NotKeptError(f"{who}: step {name!r} comes after message.commit; swap the two.")
+            self.check()
+
+        return step(who, check, self.checkpoint, name, partial(function, *args, **kwargs))
+
+    def step_key(self, name: str) -> str:
+        """A step's own idempotency key, the same in every attempt: handler, message and the step's name."""
+        return f"{self.idempotency_key}/{name}"
 
     def commit(self, effects: Mapping[str, Mapping[str, Value]]) -> None:
         """Write rows of your own and mark the message done, in one transaction: both, or neither.

@@ -7,7 +7,7 @@ checkpoint. One that refuses for good makes a dead letter of the message that se
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runonce.errors import HostStopping, TransportError, TransportRefusedError
 from runonce.messages.backoff import backoff
@@ -19,6 +19,7 @@ from runonce.transports.settlement import DeadLetter, Reschedule
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from runonce.execution.checkpoint import Save
     from runonce.messages.definition import Handler
     from runonce.messages.rights import Rights
     from runonce.messages.rows import MessageRow
@@ -54,9 +55,7 @@ def send_kept(
     return None
 
 
-def saver(
-    sender: Sender, handler: Handler, delivery: Delivery, of: Callable[[], Rights]
-) -> Callable[[str, Mapping[str, int], object], None]:
+def saver(sender: Sender, handler: Handler, delivery: Delivery, of: Callable[[], Rights]) -> Save:
     """How a checkpoint is kept with the follow-ups so far, which are sent before the work goes on.
 
     Where they cannot be, it ends there: nothing of it has to be done again.
@@ -72,13 +71,13 @@ def saver(
             raise cause
         rights.sent(count)
 
-    def save(checkpoint: str, progress: Mapping[str, int], _: object) -> None:
+    def save(checkpoint: str, progress: Mapping[str, int], steps: Mapping[str, Any], _: object) -> None:
         rights = of()
         if rights.claim.row.outbox:  # it was told to end, and went on
             send(rights)
         outbox, follow_ups = rights.noted()
         check_outbox(handler.name, outbox)
-        rights.claim.save(checkpoint, progress, outbox=outbox, follow_ups=follow_ups)
+        rights.claim.save(checkpoint, progress, steps=steps, outbox=outbox, follow_ups=follow_ups)
         if outbox:
             send(rights)
 

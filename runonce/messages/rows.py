@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from runonce.errors import NotKeptError
-from runonce.stores.columns import Columns, decode, fitting, to_text
+from runonce.stores.columns import Columns, decode, fitting, json_text, to_text, units
 from runonce.transports.ids import digest
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class MessageRow(Columns):
     expires_at: datetime | None = None
     checkpoint: str = ""
     progress: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, Any] = field(default_factory=dict, metadata={"write": json_text})
+    """Results of the steps that are done, by their names."""
     follow_ups: int = 0
     """How many follow-up messages were committed with checkpoints; the next one's ordinal."""
     outbox: tuple[Mapping[str, Any], ...] = ()
@@ -117,7 +119,13 @@ def anew(row: MessageRow, fingerprint: str, now: datetime) -> MessageRow:
         return again
     earlier = tuple(other for other in (*row.superseded, row.fingerprint) if other != fingerprint)
     return replace(
-        again, fingerprint=fingerprint, superseded=earlier[-KEPT:], checkpoint="", progress={}, follow_ups=0
+        again,
+        fingerprint=fingerprint,
+        superseded=earlier[-KEPT:],
+        checkpoint="",
+        progress={},
+        steps={},
+        follow_ups=0,
     )
 
 
@@ -163,8 +171,7 @@ def decode_message(row: Row) -> MessageRow:
 
 def check_outbox(handler: str, outbox: Sequence[Mapping[str, Any]]) -> None:
     """NotKeptError when the follow-ups do not fit on the claim's row."""
-    size = len(json.dumps(list(outbox), ensure_ascii=False).encode("utf-16-le", "surrogatepass")) // 2
-    if size > LARGEST_OUTBOX:
+    if (size := units(json.dumps(list(outbox), ensure_ascii=False))) > LARGEST_OUTBOX:
         raise NotKeptError(
             f"Handler {handler}: its follow-up messages take {size} characters together, over {LARGEST_OUTBOX}; put "
             f"the data in a blob and send its name."

@@ -211,10 +211,11 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         progress: Mapping[str, int],
         entries: Mapping[str, Mapping[str, Value]] | None = None,
         *,
+        steps: Mapping[str, Any] | None = None,
         outbox: tuple[Mapping[str, Any], ...] = (),
         follow_ups: int = 0,
     ) -> None:
-        """Keep a checkpoint, and the ledger entries with it: all or nothing, one call.
+        """Keep a checkpoint, steps' results (None: as they are), and the ledger entries: all or nothing, one call.
 
         Raises:
             LeaseLost, Fenced: The run no longer owns its job; nothing was written.
@@ -223,7 +224,9 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         """
         self._change(
             lambda row: replace(row, progress=dict(progress)),
-            lambda run: replace(_kept(run, checkpoint, progress), outbox=outbox, follow_ups=follow_ups),
+            lambda run: replace(
+                _kept(run, checkpoint, progress, steps), outbox=outbox, follow_ups=follow_ups
+            ),
             entries or {},
         )
 
@@ -347,9 +350,11 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         )
 
 
-def _kept(run: RunRow, checkpoint: str, progress: Mapping[str, int]) -> RunRow:
+def _kept(
+    run: RunRow, checkpoint: str, progress: Mapping[str, int], steps: Mapping[str, Any] | None
+) -> RunRow:
     """The row with a checkpoint. With progress the deaths count anew: what kills a host is not what lies behind it."""
-    moved = (checkpoint, progress) != (run.checkpoint, run.progress)
-    return replace(
-        run, checkpoint=checkpoint, progress=dict(progress), survived=run.abandoned if moved else run.survived
+    kept = replace(
+        run, checkpoint=checkpoint, progress=dict(progress), steps=run.steps if steps is None else dict(steps)
     )
+    return kept if kept == run else replace(kept, survived=run.abandoned)

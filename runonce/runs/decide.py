@@ -95,7 +95,7 @@ def replay(dispatcher: Dispatcher, which: Which) -> RunRow:
                 f"`runonce cancel {which.job} --at {which.at} --why …` ends it."
             )
         run = replace(run, generation=run.generation + 1, failures=0, abandoned=0, survived=0)
-        run = replace(run, checkpoint="", progress={}, outbox=(), follow_ups=0)
+        run = replace(run, checkpoint="", progress={}, steps={}, outbox=(), follow_ups=0)
         waiting = Pending("replayed", now, asked_at=now, params=which.params, by=which.by)
         return _pending(row, which, waiting), _decided(dispatcher, which, run, "replayed")
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from runonce.stores.columns import KEPT_ATTEMPTS, Columns, compact, decode, from_text, to_text
+from runonce.stores.columns import KEPT_ATTEMPTS, Columns, compact, decode, from_text, json_text, to_text
 from runonce.transports.ids import digest
 
 if TYPE_CHECKING:
@@ -265,6 +265,8 @@ class RunRow(Columns):
     """JSON text of what the job saved last."""
     progress: Mapping[str, int] = field(default_factory=dict)
     """Items done, by the name of the `run.batches` loop."""
+    steps: Mapping[str, Any] = field(default_factory=dict, metadata={"write": json_text})
+    """Results of the steps that are done, by their names."""
     attempts: tuple[Mapping[str, str], ...] = ()
     """Earlier attempts, oldest first."""
     decisions: tuple[str, ...] = ()

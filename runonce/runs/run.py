@@ -6,11 +6,12 @@ import threading
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from runonce.errors import NotKeptError
 from runonce.execution.checkpoint import Batches, Checkpoint
 from runonce.execution.patience import patiently
+from runonce.execution.steps import step
 from runonce.runs.follow_ups import Outbox
 from runonce.runs.rows import entry_key, key_range
 from runonce.stores.columns import LARGEST_TRANSACTION, LONGEST_KEY, column_problem, payload, row_problem
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from runonce.stores.protocols import Row, Value
 
 T = TypeVar("T")
+P = ParamSpec("P")
 PAGE = 1000
 """Rows in one answer of a table (Azure Tables' limit)."""
 LARGEST_ENTRIES = LARGEST_TRANSACTION - 1_000_000
@@ -74,14 +76,18 @@ class Run:
         """Messages that the next commit takes along."""
 
         def save(
-            checkpoint: str, progress: Mapping[str, int], entries: Mapping[str, Mapping[str, Value]]
+            checkpoint: str,
+            progress: Mapping[str, int],
+            steps: Mapping[str, Any],
+            entries: Mapping[str, Mapping[str, Value]],
         ) -> None:
             kept, count = self.outbox.noted()
-            claim.save(checkpoint, progress, entries, outbox=kept, follow_ups=count)
+            claim.save(checkpoint, progress, entries, steps=steps, outbox=kept, follow_ups=count)
             self.outbox.send(kept)
 
+        row = claim.run
         self.checkpoint = Checkpoint(
-            f"Job {self.job}", save, claim.run.checkpoint, claim.run.progress, self.ledger
+            f"Job {self.job}", save, row.checkpoint, row.progress, row.steps, self.ledger
         )
         """What an earlier attempt saved, and saving."""
         self._registry = registry
@@ -121,6 +127,33 @@ class Run:
     def remaining(self) -> float:
         """Seconds left of the job's max_runtime, infinite without one; 0.0 once the run is told to stop."""
         return 0.0 if self.stopping else max(0.0, self._deadline - self._registry.clock.elapsed())
+
+    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function once in all attempts: what it returned is kept, and a later attempt is given that.
+
+        One storage call, which takes along the ledger entries and messages of before and of the function, as a
+        checkpoint does. Of an async function the result is to be awaited. A call that raises is not kept.
+
+        A host that dies after the function's effect and before that call makes a later attempt call it again: give
+        what it calls `step_key`.
+
+        Args:
+            name: 1 to 200 characters, once in an attempt; in a loop, with an id in it.
+            function: What to call; its result must be JSON, and comes back as JSON gives it (a tuple as a list).
+            args: Its arguments.
+            kwargs: Its arguments by name.
+
+        Raises:
+            InputError: The name was given before in this attempt, the result is not JSON, or the results of all steps
+                take more than 30,000 characters; the latter two after the effect.
+            LeaseLost, HostStopping, TimeLimitExceeded: As `check`, before the function is called.
+            LeaseLost, Fenced: The run no longer owns its job; the result was not kept.
+        """
+        return step(f"Job {self.job}", self.check, self.checkpoint, name, partial(function, *args, **kwargs))
+
+    def step_key(self, name: str) -> str:
+        """A step's own idempotency key, the same in every attempt: job, fire time and the step's name."""
+        return f"{self.idempotency_key}/{name}"
 
     def enqueue(self, handler: Handler, body: Any, *, key: str | None = None) -> None:
         """Send a message to a handler with the checkpoint or batch that comes next, or with the run's success.

@@ -53,6 +53,7 @@ LONGEST_KEY = 500
 """Characters of a row's key; the limit is 1 KiB (Azure Tables)."""
 
 compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+strict = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +160,18 @@ def _mapping(text: str) -> dict[str, Any]:
 def valid(text: str) -> str:
     """The text where no table or broker need refuse it: an error's may hold half an emoji."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def json_text(value: Any) -> str:
+    """A value of the user's as JSON that a column can hold; raises what `json` raises where it is none."""
+    text = strict(value)
+    # Half an emoji is taken as an escape alone.
+    return text if valid(text) == text else json.dumps(value, separators=(",", ":"))
+
+
+def units(text: str) -> int:
+    """What it takes of a column, which counts UTF-16."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def shortened(text: str) -> str:

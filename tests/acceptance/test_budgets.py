@@ -122,6 +122,18 @@ def test_a_checkpoint_is_one_call(warm: Callable[..., Dispatcher], calls: Any) -
     assert len(calls.made) == 5 + 3, calls.made
 
 
+def test_a_step_is_one_call(warm: Callable[..., Dispatcher], calls: Any) -> None:
+    """Each step is one request, with the ledger entry that it records."""
+
+    def charge(run: Run, number: int) -> int:
+        run.ledger.record(str(number))
+        return number
+
+    job = daily(body=lambda run: [run.step(f"charge {n}", charge, run, n) for n in range(3)])
+    assert warm(job).execute(job, NEXT, by="timer").outcome is Outcome.SUCCEEDED
+    assert len(calls.made) == 5 + 3, calls.made
+
+
 def test_a_batch_with_its_ledger_entries_is_one_call(warm: Callable[..., Dispatcher], calls: Any) -> None:
     """Place and entries of a batch go in one request, as many entries as a transaction takes."""
 

@@ -61,6 +61,16 @@ if TYPE_CHECKING:
 # -- scheduled jobs ---------------------------------------------------------------------------------------------
 
 
+def charge(number: int, *, cents: int) -> str:
+    """A step."""
+    return f"{number}: {cents}"
+
+
+async def charge_async(number: int) -> str:
+    """An async step."""
+    return f"{number}"
+
+
 @scheduled(
     "0 0 3 * * *", time_zone="Europe/Istanbul", misfire="all", retries=3, max_runtime=timedelta(hours=1)
 )
@@ -78,6 +88,9 @@ def nightly(run: Run) -> None:
     run.ledger.record(1)  # type: ignore[arg-type]
     run.ledger.record("key", value=object())  # type: ignore[arg-type]
     assert_type(run.ledger.keys(), set[str])
+    assert_type(run.step("charge", charge, 1, cents=2), str)
+    assert_type(run.step_key("charge"), str)
+    run.step("charge", charge, "1", cents=2)  # type: ignore[arg-type]
     run.checkpoint.save({"position": 1})
     run.checkpoint.load()
     assert_type(run.blobs.read("a"), bytes)
@@ -94,6 +107,7 @@ async def nightly_async(run: Run) -> None:
     """An async job."""
     async for batch in run.batches(range(3), size=1):
         assert_type(batch, list[int])
+    assert_type(await run.step("charge", charge_async, 1), str)
 
 
 @scheduled("0 0 3 * * *", misfire="sometimes")  # type: ignore[arg-type]
@@ -139,6 +153,8 @@ def place_order(message: Message) -> str:
     for batch in message.batches("ab", size=1):
         assert_type(batch, list[str])
     message.enqueue(place_order, {"id": 1})
+    assert_type(message.step("charge", charge, 1, cents=2), str)
+    assert_type(message.step_key("charge"), str)
     message.commit({"row": {"text": "x", "number": 1, "flag": True}})
     message.commit({"row": {"text": object()}})  # type: ignore[dict-item]
     message.commit(["row"])  # type: ignore[arg-type]

@@ -49,6 +49,7 @@ FULL = MessageRow(
     expires_at=NOW,
     checkpoint='{"at":1}',
     progress={"lines": 7},
+    steps={"charge": 0},
     follow_ups=5,
     outbox=({"to": "q", "id": "x", "body": "{}"},),
     replays=("2026-01-01T00:00:00Z",),

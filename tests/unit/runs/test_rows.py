@@ -77,6 +77,7 @@ FULL_RUN = RunRow(
     error="Traceback\n …",
     checkpoint='{"page":7}',
     progress={"items": 300, "more": 0},
+    steps={"charge": {"id": "ç"}, "none": None},
     attempts=({"attempt": "1", "outcome": "abandoned"}, {"attempt": "2", "outcome": "retrying"}),
 )
 
