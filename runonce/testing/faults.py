@@ -43,6 +43,8 @@ class Boundary:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.dead = False
+        self.noted: set[int] = set()
+        """After how many calls something took effect that is no call."""
         self._at: dict[int, Fault] = {}
         self._of: dict[str, list[Fault]] = {}
         self._before: dict[str, list[Callable[[], object]]] = {}

@@ -1,4 +1,4 @@
-"""What `crash_everywhere` runs: a fresh world in which one host dies at a call, and another goes on as hosts do."""
+"""What `crash_everywhere` runs: a fresh world in which hosts die at a call, and another goes on as hosts do."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ class Marks:
         """Note an effect; in a process that has died nothing happens any more."""
         if not self.host.dead:
             self.taken.append(effect)
+            self.host.noted.add(len(self.host.calls))
 
 
 @dataclass(slots=True)
@@ -80,8 +81,8 @@ class Seen:
 class Scene(Protocol):
     """Something to be killed: played once for each death, in a world of its own."""
 
-    def play(self, first: Boundary) -> Seen:
-        """Run it on a host with these storage calls, then on a healthy one to its end."""
+    def play(self, *hosts: Boundary) -> Seen:
+        """Run it on a host with the first storage calls; when that one dies, on one with the next, or a healthy one."""
         ...
 
 
@@ -152,50 +153,60 @@ class JobScene:
         self._prepare = prepare
         self._marks = marks
 
-    def play(self, first: Boundary) -> Seen:
-        """A timer ticks; another replica recovers what is left of it."""
+    def play(self, *hosts: Boundary) -> Seen:
+        """A timer ticks; other replicas recover what is left of it."""
         second = timedelta(seconds=1)
+        first, *others = hosts
         world = World(self._prepare, self._marks, self._fire_time - second)
-        others = Boundary()
-        heir = self._dispatcher(world, "heir", others)
-        recover(heir)  # the job is known: a fire time of it can be missed
+        looks = self._dispatcher(world, "onlooker", Boundary())
+        recover(looks)  # the job is known: a fire time of it can be missed
         world.clock.advance(second.total_seconds())
         host, error = self._dispatcher(world, "first", first), None
         with world.run_by(first):
             error = host.execute(self._job, self._fire_time, by="timer").error
-        for started in host.running:  # its threads end with it
+        self._end_threads(host)
+        for calls in [*others, Boundary()]:
+            heir = self._dispatcher(world, "heir", calls)
+            with world.run_by(calls):
+                self._recover(world, heir, looks)
+            self._end_threads(heir)
+        return self._seen(world, looks, error)
+
+    def _recover(self, world: World, heir: Dispatcher, looks: Dispatcher) -> None:
+        for n in range(ROUNDS):
+            if self._is_over(looks):
+                break
+            world.clock.advance(ASK_AGAIN.total_seconds() * 2 ** min(n, LONGEST_ROUND) + 1)
+            recover(heir)
+            while (item := heir.stores.requests.receive(visibility=30)) is not None:
+                heir.stores.requests.delete(item)
+                heir.handle_request(item.body)
+
+    @staticmethod
+    def _end_threads(host: Dispatcher) -> None:
+        for started in host.running:
             started.over.set()
             with contextlib.suppress(Died):
                 started.lease.release()
-        with world.run_by(others):
-            for n in range(ROUNDS):
-                if self._is_over(heir):
-                    break
-                world.clock.advance(ASK_AGAIN.total_seconds() * 2 ** min(n, LONGEST_ROUND) + 1)
-                recover(heir)
-                while (item := heir.stores.requests.receive(visibility=30)) is not None:
-                    heir.stores.requests.delete(item)
-                    heir.handle_request(item.body)
-        return self._seen(world, heir, error)
 
     def _dispatcher(self, world: World, name: str, calls: Boundary) -> Dispatcher:
         dispatcher = world.host(name, calls, Discovered({self._job.name: self._job})).dispatcher
         dispatcher.jobs = {self._job.name: self._job}  # without the toolkit's own
         return dispatcher
 
-    def _is_over(self, heir: Dispatcher) -> bool:
-        found = read_run(heir.registry, self._job.name, self._fire_time)
-        waiting = read_job(heir.registry, self._job.name)[0].pending
+    def _is_over(self, looks: Dispatcher) -> bool:
+        found = read_run(looks.registry, self._job.name, self._fire_time)
+        waiting = read_job(looks.registry, self._job.name)[0].pending
         return found is not None and found[0].outcome.is_final and self._fire_time not in waiting
 
-    def _seen(self, world: World, heir: Dispatcher, error: BaseException | None) -> Seen:
-        found = read_run(heir.registry, self._job.name, self._fire_time)
+    def _seen(self, world: World, looks: Dispatcher, error: BaseException | None) -> Seen:
+        found = read_run(looks.registry, self._job.name, self._fire_time)
         outcome = "not run"
         if found is not None:
             outcome = str(found[0].outcome) + (f" ({found[0].reason})" if found[0].reason else "")
         seen = world.seen(COMPLETED if outcome == Outcome.SUCCEEDED else outcome, error)
         first, last = key_range("entry", self._job.name)
-        for row in heir.registry.table.scan(heir.registry.namespace, first, last):
+        for row in looks.registry.table.scan(looks.registry.namespace, first, last):
             seen.add(f"ledger {row.values['key']}", dict(row.values))
         return seen
 
@@ -211,11 +222,11 @@ class MessageScene:
         self._prepare = prepare
         self._marks = marks
 
-    def play(self, first: Boundary) -> Seen:
+    def play(self, *hosts: Boundary) -> Seen:
         """A host handles the message; when it dies another is given it, once the claim has ended."""
         world = World(self._prepare, self._marks, DEFAULT_START)
         arrival = _Arrival(first_delivery(self._handler, self._body, world.clock.now()))
-        settings, calls = world.bench.settings, first
+        settings, (calls, *others) = world.bench.settings, hosts
         host = self._deliverer(world, "first", calls)
         for _ in range(ROUNDS):
             with world.run_by(calls):
@@ -226,7 +237,7 @@ class MessageScene:
                     if working.lock is not None:
                         with contextlib.suppress(Died):
                             working.lock.release()
-                calls = Boundary()
+                calls = others.pop(0) if others else Boundary()
                 host = self._deliverer(world, "heir", calls)
                 arrival.come_again()
                 world.clock.advance(max(settings.claim_lease, settings.lease.duration) + 3)

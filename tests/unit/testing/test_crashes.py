@@ -103,6 +103,40 @@ def test_work_that_is_skipped_after_a_death_is_missing() -> None:
         report.check()
 
 
+def test_work_that_a_second_death_loses_is_missing() -> None:
+    """A resumed run that says so before its work loses that work to a second death, and to no single one."""
+    marks = Marks()
+
+    @scheduled("0 0 3 * * *")
+    def resumes_once(run: Run) -> None:
+        if run.checkpoint.load() == "resumed":
+            return
+        if run.attempt > 1:
+            run.checkpoint.save("resumed")
+        marks("charge")
+
+    report = crash_everywhere(resumes_once, marks=marks)
+    assert [crash.missing for crash in report.crashes if crash.missing] == []
+    lost = [crash.where for crash in report.second if crash.missing == ["charge"]]
+    assert lost
+    with pytest.raises(AssertionError, match=r"\n  after 3 runs\.commit, then after .*: charge: missing"):
+        report.check(may_repeat=["charge"])
+
+
+def test_a_handlers_second_death_is_tried_too() -> None:
+    """A redelivered message whose host dies again has its row once, and the report counts the pairs."""
+
+    @handler(queue="orders", key="order")
+    def place(message: Message) -> None:
+        message.commit({"order": {"n": 1}})
+
+    report = crash_everywhere(place, {"order": 1})
+    report.check()
+    assert 0 < len(report.second) <= report.pairs
+    assert {crash.outcome for crash in report.second} == {"completed"}
+    assert str(report).splitlines()[-1].endswith("pairs of deaths: nothing new")
+
+
 def test_how_a_run_ends_after_a_death_is_part_of_the_report() -> None:
     """A job that is held once its host died has not completed, and the check says how it ended."""
 
