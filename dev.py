@@ -7,6 +7,7 @@
     python dev.py azurite    run only the storage emulator, until Ctrl-C
     python dev.py servicebus run a local Service Bus with the handlers' queues and topics, until Ctrl-C
     python dev.py simulate   run the dispatcher against simulated storage, clocks and faults, many times
+    python dev.py soak       kill, pause and stop real replicas for ten minutes, then account for everything
     python dev.py check      lint, format and type check
     python dev.py run JOB    any other command is runonce's own: status, history JOB, next JOB, --help
 
@@ -74,7 +75,7 @@ class Interrupted(BaseException):
 def demo(options: argparse.Namespace) -> int:
     """Run the experiments: what is promised, and what happens when things die."""
     set_up()
-    command = [str(VENV_PYTHON), "-m", "experiments", "all"]
+    command = [str(VENV_PYTHON), "-m", "experiments", *(options.names or ["all"])]
     if options.invoices is not None:
         command += ["--invoices", str(options.invoices.resolve())]
     if options.html is not None:
@@ -100,6 +101,14 @@ def simulate(options: argparse.Namespace) -> int:
         if given is not None:
             command += [f"--{name}", str(given)]
     return run(command)
+
+
+def soak(options: argparse.Namespace) -> int:
+    """Kill, pause and stop replicas for minutes, restart the emulator, and account for every fire time."""
+    set_up()
+    install_azurite()
+    command = [str(VENV_PYTHON), "-m", "experiments.soak"]
+    return run([*command, "--minutes", str(options.minutes), "--seed", str(options.seed)])
 
 
 def serve(_options: argparse.Namespace) -> int:
@@ -388,6 +397,9 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
         for name, command in COMMANDS.items()
     }
     parsers["demo"].add_argument(
+        "names", nargs="*", metavar="NAME", help="some of them only, or takeover, which takes a minute"
+    )
+    parsers["demo"].add_argument(
         "--invoices",
         type=Path,
         metavar="PATH",
@@ -406,6 +418,12 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
     simulation.add_argument(
         "--processes", type=int, metavar="P", help="how many (default: one for each core)"
     )
+    parsers["soak"].add_argument(
+        "--minutes", type=int, default=10, metavar="N", help="how long (default: 10)"
+    )
+    parsers["soak"].add_argument(
+        "--seed", type=int, default=1, metavar="S", help="of what befalls the replicas (default: 1)"
+    )
     parsers["servicebus"].add_argument(
         "--port", type=int, default=5673, help="where it listens (default: %(default)s)"
     )
@@ -420,6 +438,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "azurite": azurite,
     "servicebus": servicebus,
     "simulate": simulate,
+    "soak": soak,
     "check": check,
 }
 

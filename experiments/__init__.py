@@ -17,3 +17,7 @@ EXPERIMENTS: dict[str, str] = {
     "poison": "a message that cannot be handled: put aside with its reason, replayed once it can be",
 }
 """Name → what it shows, in the order of the table."""
+ALONE: dict[str, str] = {
+    "takeover": "how soon another replica goes on after kill -9 and SIGTERM, with leases of 45 and 15 s",
+}
+"""Experiments that take a minute, and are not among `all`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import EXPERIMENTS
+from experiments import ALONE, EXPERIMENTS
 from runonce.errors import RunonceError, StoreError
 
 EXIT_INPUT, EXIT_STORAGE = 5, 6
@@ -17,15 +17,16 @@ EXIT_INPUT, EXIT_STORAGE = 5, 6
 
 def main() -> int:
     """Run what the command line names."""
+    known = EXPERIMENTS | ALONE
     parser = argparse.ArgumentParser(prog="python -m experiments")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, or some of {', '.join(EXPERIMENTS)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, or some of {', '.join(known)}")
     parser.add_argument("--invoices", type=Path, metavar="PATH", help="a CSV file for the invoice runs")
     parser.add_argument("--html", type=Path, metavar="PATH", help="write the findings as a page, too")
     options = parser.parse_args()
     console = Console(highlight=False)
     if not options.names:
-        width = max(map(len, EXPERIMENTS))
-        for name, shows in EXPERIMENTS.items():
+        width = max(map(len, known))
+        for name, shows in known.items():
             console.print(f"{name:{width}}  {shows}")
         return 0
     from experiments.program import run_experiments  # noqa: PLC0415

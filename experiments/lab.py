@@ -72,6 +72,13 @@ class Lab:
 
     def start(self, kind: str, count: int = 1, *, environ: Mapping[str, str] | None = None) -> list[Replica]:
         """Start replicas of a kind (see `replica`), and wait until each says that it is ready."""
+        started = [self.spawn(kind, environ=environ) for _ in range(count)]
+        for replica in started:
+            replica.hear("ready")
+        return started
+
+    def spawn(self, kind: str, *, environ: Mapping[str, str] | None = None) -> Replica:
+        """Start one, and do not wait."""
         settings = self.settings
         variables = {
             **os.environ,
@@ -82,15 +89,10 @@ class Lab:
             "PYTHONUTF8": "1",
             **(environ or {}),
         }
-        started = []
-        for _ in range(count):
-            log = self._folder / f"{self._name}-{len(self._started)}.log"
-            replica = self.processes.start([kind, str(self.effects.path)], variables, log)
-            self._started.append(replica)
-            started.append(replica)
-        for replica in started:
-            replica.hear("ready")
-        return started
+        log = self._folder / f"{self._name}-{len(self._started)}.log"
+        replica = self.processes.start([kind, str(self.effects.path)], variables, log)
+        self._started.append(replica)
+        return replica
 
     def end(self) -> None:
         """End this experiment's replicas."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from experiments import EXPERIMENTS
+from experiments import ALONE, EXPERIMENTS
 from experiments.effects import CLOCK
 from experiments.lab import JOBS, Finding, Lab
 from experiments.page import as_html
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from experiments.timeline import Timeline
 
 LONGEST_FIRST = (
+    "takeover",
     "kill-9",
     "pause",
     "sigterm",
@@ -99,7 +100,7 @@ def run_experiments(
                 if not processes.ended.is_set():
                     progress.done(name, timelines.get(name))
 
-        with _ended_by_signals(), progress:
+        with ended_by_signals(), progress:
             try:
                 threads = [start_thread(work, "experiments") for _ in range(SIDE_BY_SIDE)]
                 while any(thread.is_alive() for thread in threads):
@@ -124,15 +125,20 @@ def _carried_out(name: str, make: Callable[[], Lab]) -> list[Finding]:
             lab.end()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told in the table
         kind = "" if isinstance(error, ExperimentError) else f"{type(error).__name__}: "
-        return [Finding(EXPERIMENTS[name], "it can be carried out", f"it could not: {kind}{error}", ok=False)]
+        return [
+            Finding(
+                (EXPERIMENTS | ALONE)[name], "it can be carried out", f"it could not: {kind}{error}", ok=False
+            )
+        ]
     return found
 
 
 def _chosen(names: Sequence[str]) -> list[str]:
+    known = EXPERIMENTS | ALONE
     for name in names:
-        if name not in EXPERIMENTS and name != "all":
-            raise InputError(f"There is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}, and all.")
-    return [name for name in EXPERIMENTS if name in names or "all" in names]
+        if name not in known and name != "all":
+            raise InputError(f"There is no experiment {name!r}; there are {', '.join(known)}, and all.")
+    return [name for name in known if name in names or ("all" in names and name in EXPERIMENTS)]
 
 
 def _checked_invoices(invoices: Path | None) -> Path:
@@ -171,7 +177,7 @@ def _checked_settings() -> Settings:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """Leave by an exception on SIGTERM and SIGHUP too, so that no replica stays behind."""
 
     def leave(number: int, _: object) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from experiments import accounts
 from experiments.effects import CLOCK, Effects
 from experiments.lab import JOBS
 from experiments.messages import VISIBILITY, charging
@@ -30,6 +31,7 @@ from runonce.execution.threads import start_thread
 from runonce.hosts.discover import Discovered, discover
 from runonce.hosts.local import LocalHost
 from runonce.hosts.runtime import Runtime
+from runonce.hosts.same_machine import watched
 from runonce.messages.consumer import Consumer
 from runonce.runs.claim import Claim, claim
 from runonce.runs.definition import ScheduledJob, scheduled
@@ -39,13 +41,19 @@ from runonce.transports.storage import StorageTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
+    from runonce.runs.dispatch import Dispatcher
     from runonce.runs.run import Run
 
 SHORT = 0.02
 """Seconds a short job takes."""
 PAUSED = "RUNONCE_EXPERIMENT_PAUSED"
 """Names the process that the experiment pauses."""
+NEIGHBOURS = "RUNONCE_EXPERIMENT_NEIGHBOURS"
+"""Where it is set, a replica may see that another one's process is dead; else it is as if on a machine of its own."""
+STEADY = 3
+"""Runs that a replica has in hand at the same time, where it is ended."""
 REPORT, NEW_YEAR = "report.txt", "0 0 0 1 1 *"
 
 
@@ -155,17 +163,48 @@ def report(parent: Parent, effects: Effects) -> int:
     return serve(parent, report_job(effects))
 
 
-def serve(parent: Parent, job: ScheduledJob) -> int:
-    """Serve one job until told to stop."""
-    settings = Settings.from_env()
-    local = LocalHost(runtime(settings, job).dispatcher)
-    parent.tell("ready")
-    return local.serve()
+def steady_jobs(effects: Effects) -> list[ScheduledJob]:
+    """Jobs that work longer than anybody looks, half a second an item."""
+
+    def body(run: Run) -> None:
+        for _ in run.batches(range(400), size=1):
+            effects.append(run.job)
+            sleep(0.5)
+
+    return [scheduled(NEW_YEAR, name=f"steady-{n}")(body) for n in range(STEADY)]
+
+
+def steady(parent: Parent, effects: Effects) -> int:
+    """The local host with the steady jobs."""
+    return serve(parent, *steady_jobs(effects))
+
+
+def serve(parent: Parent, *jobs: ScheduledJob) -> int:
+    """Serve jobs until told to stop."""
+    dispatcher = runtime(Settings.from_env(), *jobs).dispatcher
+    with neighbours(dispatcher):
+        return LocalHost(dispatcher).serve(lambda: parent.tell("ready"))
+
+
+def neighbours(dispatcher: Dispatcher) -> AbstractContextManager[None]:
+    """See which replicas of this machine are dead, where that is to be seen."""
+    return watched(dispatcher) if os.environ.get(NEIGHBOURS) else contextlib.nullcontext()
 
 
 def runtime(settings: Settings, *jobs: ScheduledJob) -> Runtime:
     """A host's parts, for these jobs."""
     return Runtime(settings, found=Discovered({job.name: job for job in jobs}), clock=CLOCK)
+
+
+def soaked(parent: Parent, effects: Effects) -> int:
+    """The local host with the jobs and the handler of a soak."""
+    settings = Settings.from_env()
+    transport = StorageTransport(settings.storage, VISIBILITY)
+    found = Discovered(accounts.jobs(effects, sleep))
+    parts = Runtime(settings, found=found, clock=CLOCK, transport=transport)
+    consumer = Consumer(parts.deliverer, transport, accounts.orders(settings.namespace, effects))
+    with neighbours(parts.dispatcher):
+        return LocalHost(parts.dispatcher, [consumer]).serve(lambda: parent.tell("ready"))
 
 
 # -- a lease alone, and a lease with a claim -----------------------------------------------------------------------
@@ -284,9 +323,11 @@ KINDS: dict[str, Callable[[Parent, Effects], int]] = {
     "host": host,
     "invoices": invoices,
     "report": report,
+    "steady": steady,
     "one-by-one": one_by_one,
     "messages": messages,
     "holder": holder,
+    "soaked": soaked,
 }
 
 if __name__ == "__main__":

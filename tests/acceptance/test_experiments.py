@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from experiments import (
+    ALONE,
     EXPERIMENTS,
     duplicates,
     invoicing,
@@ -24,6 +25,7 @@ from experiments import (
     pause,
     program,
     sigterm,
+    takeover,
 )
 from experiments.__main__ import main
 from experiments.effects import CLOCK, Effect
@@ -201,7 +203,7 @@ def test_without_a_name_the_experiments_are_listed(
     monkeypatch.setattr(sys, "argv", ["experiments"])
     assert main() == 0
     out = capsys.readouterr().out
-    assert [name for name in EXPERIMENTS if f"{name} " not in out] == []
+    assert [name for name in (*EXPERIMENTS, *ALONE) if f"{name} " not in out] == []
 
 
 def test_the_command_line_hands_on_names_invoices_and_the_exit_code(
@@ -259,6 +261,25 @@ def test_pause_differs_when_one_write_gets_through() -> None:
     assert "1 of 2 refused" in through.seen
     assert "not refused: blob" in through.seen
     assert pause.judge({**fenced, "blob": "LeaseLost"}, 1, intact=True).ok is False
+
+
+def test_takeover_differs_when_a_lease_is_not_waited_out_or_for_too_long() -> None:
+    """A dead host's lease on another machine lasts to its end, and no longer; where death is seen nobody waits."""
+    judged = {
+        (end.how, end.terms.duration): [takeover.judge(end, [seconds, 3.0]).ok for seconds in (2.0, 30.0)]
+        for end in takeover.ends()
+    }
+    assert {duration for _, duration in judged} == {45, 15}
+    assert all(told == [not how.endswith("another machine"), False] for (how, _), told in judged.items())
+    elsewhere = takeover.ends()[0]
+    assert takeover.judge(elsewhere, [26.0, 45.0]).ok is True
+    assert takeover.judge(elsewhere, [26.0, 52.0]).ok is False
+
+
+def test_all_is_without_what_takes_a_minute() -> None:
+    """The demo runs what is short; a long experiment runs when it is named."""
+    assert program._chosen(["all"]) == list(EXPERIMENTS)
+    assert program._chosen(["takeover"]) == ["takeover"]
 
 
 BILL = Bill({"1": 198, "2": 396, "3": 198})
