@@ -31,6 +31,9 @@ param appSettings string = base64('{}')
 @description('Address of a Key Vault\'s secret: the webhook that is told of incidents. Empty is none.')
 param notifyUrlSecret string = ''
 
+@description('Address of a Key Vault\'s secret: the PostgreSQL or Redis that holds the leases. Empty is the storage account.')
+param leasesSecret string = ''
+
 @description('Cores of an execution, as text.')
 param cpu string = '0.5'
 
@@ -82,13 +85,18 @@ var settings = union(
       },
   base64ToJson(appSettings)
 )
+var vaulted = filter(
+  [
+    { setting: 'RUNONCE_NOTIFY_URL', name: 'notify-url', url: notifyUrlSecret }
+    { setting: 'RUNONCE_LEASES', name: 'leases', url: leasesSecret }
+  ],
+  one => !empty(one.url)
+)
 var variables = concat(
   map(items(settings), item => ({ name: item.key, value: item.value })),
-  empty(notifyUrlSecret) ? [] : [{ name: 'RUNONCE_NOTIFY_URL', secretRef: 'notify-url' }]
+  map(vaulted, one => ({ name: one.setting, secretRef: one.name }))
 )
-var secrets = empty(notifyUrlSecret)
-  ? []
-  : [{ name: 'notify-url', keyVaultUrl: notifyUrlSecret, identity: identityId }]
+var secrets = map(vaulted, one => ({ name: one.name, keyVaultUrl: one.url, identity: identityId }))
 
 var identities = {
   type: 'UserAssigned'

@@ -118,6 +118,9 @@ param imagesKept int = 10
 @description('Address of a Key Vault\'s secret: the webhook that is told of incidents. Empty is none.')
 param notifyUrlSecret string = ''
 
+@description('Address of a Key Vault\'s secret: the PostgreSQL or Redis that holds the leases. Empty is the storage account.')
+param leasesSecret string = ''
+
 @description('Names in place of the made-up ones.')
 param names resourceNames = {}
 
@@ -390,6 +393,7 @@ module functions 'modules/functions.bicep' = if (onFunctions) {
     subnetId: useVirtualNetwork ? subnets.functions : ''
     settings: settings
     notifyUrlSecret: notifyUrlSecret
+    leasesSecret: leasesSecret
   }
   dependsOn: [
     monitoring

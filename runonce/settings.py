@@ -5,6 +5,7 @@
 | RUNONCE_STORAGE | AzureWebJobsStorage | connection string, or `…__accountName` / `…__blobServiceUri` and so on |
 | RUNONCE_NAMESPACE | on the emulator, the folder's | application and environment; prefixes locks, keys and queues |
 | RUNONCE_JOBS | `jobs` | the folder of job files |
+| RUNONCE_LEASES | in the storage account | `postgresql://…` or `redis://…`: where leases are held instead |
 | RUNONCE_LEASE_DURATION | 45 | seconds a lease lasts, 15 to 60 |
 | RUNONCE_LEASE_RENEWAL | 20 | seconds between renewals, less than half of the duration |
 | RUNONCE_LEASE_MARGIN | 5 | seconds before its end that a lease is no longer trusted |
@@ -49,6 +50,7 @@ EMULATED = "devstoreaccount1"
 # Azurite's published development key: the same on every machine, and no secret.
 EMULATED_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 SERVICES = ("blob", "queue", "table")
+LEASE_SERVERS = ("postgresql://", "postgres://", "redis://", "rediss://")
 CREDENTIALS = ("managedidentity", "workloadidentity")
 CALL_TIMEOUT = 4.0
 """Seconds one storage call may take where a lease's deadline hangs on it; two of them fit in the margin's lead."""
@@ -161,6 +163,8 @@ class Settings:
     namespace: str
     storage: StorageConnection
     lease: LeaseTerms = field(default_factory=LeaseTerms)
+    leases: str = field(default="", repr=False)
+    """The address of the PostgreSQL or Redis server that holds the leases; empty is the storage account."""
     jobs_folder: str = "jobs"
     recovery_interval: float = 60.0
     misfire_grace: float = 30.0
@@ -229,6 +233,7 @@ class Settings:
                 renewal=number(env, "RUNONCE_LEASE_RENEWAL", 20),
                 margin=number(env, "RUNONCE_LEASE_MARGIN", 5),
             ),
+            leases=_leases(env),
             servicebus=servicebus,
             transport=_transport(env, servicebus),
             queue_prefix="" if queue_names == "plain" else f"{namespace}-",
@@ -283,6 +288,17 @@ def _servicebus(env: Mapping[str, str]) -> ServiceBusConnection | None:
         if host := env.get(f"{name}__fullyQualifiedNamespace", "").strip():
             return ServiceBusConnection(fully_qualified_namespace=host, setting=name, **_sign_in(env, name))
     return None
+
+
+def _leases(env: Mapping[str, str]) -> str:
+    """An address of a kind that there is; whether all of it is right, its own client finds."""
+    address = env.get("RUNONCE_LEASES", "").strip()
+    if address and not address.startswith(LEASE_SERVERS):
+        raise SettingsError(  # it may hold a password, so it is never repeated
+            f"RUNONCE_LEASES is not the address of a lease server (a text of {len(address)} characters): begin it with "
+            f"one of {', '.join(LEASE_SERVERS)}, or leave it out for leases in the storage account."
+        )
+    return address
 
 
 def _sign_in(env: Mapping[str, str], name: str) -> dict[str, Any]:

@@ -77,6 +77,24 @@ def azurite() -> Iterator[str]:
         yield emulator.connection_string
 
 
+@pytest.fixture(scope="session")
+def postgresql_address() -> Iterator[str]:
+    """The address of a real PostgreSQL of this test process's own."""
+    from tests.support.postgresql import postgresql  # noqa: PLC0415 - with its client, which few tests need
+
+    with postgresql() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def redis_address() -> Iterator[str]:
+    """The address of a real Redis of this test process's own."""
+    from tests.support.redis_server import redis_server  # noqa: PLC0415 - with its client, which few tests need
+
+    with redis_server() as address:
+        yield address
+
+
 def _heeds_conditions(connection_string: str) -> None:
     """Without conditional writes no test of a race says anything, so none is run."""
     made = fresh_settings(connection_string)

@@ -30,6 +30,7 @@ param settings texts
 
 @description('Empty where nobody is told of incidents.')
 param notifyUrlSecret string
+param leasesSecret string
 
 var monitoringMetricsPublisher = '3913510d-42f4-4e42-8a64-420c390055eb'
 
@@ -96,9 +97,14 @@ var identityVariables = [
 var busVariables = empty(serviceBusName)
   ? []
   : [{ name: 'ServiceBusConnection__clientId', value: identity.properties.clientId }]
-var secretVariables = empty(notifyUrlSecret)
-  ? []
-  : [{ name: 'RUNONCE_NOTIFY_URL', value: '@Microsoft.KeyVault(SecretUri=${notifyUrlSecret})' }]
+var vaulted = filter(
+  [{ name: 'RUNONCE_NOTIFY_URL', url: notifyUrlSecret }, { name: 'RUNONCE_LEASES', url: leasesSecret }],
+  one => !empty(one.url)
+)
+var secretVariables = map(
+  vaulted,
+  one => ({ name: one.name, value: '@Microsoft.KeyVault(SecretUri=${one.url})' })
+)
 
 // The settings are part of the site, not a resource of their own: each update of the site may end what runs in it, so
 // there is one, not two.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from runonce.errors import LeaseLost, StoreError, StoreUnavailableError
 from runonce.execution.threads import start_thread
+from runonce.stores.protocols import SessionLeases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,7 @@ STARVING = (
 )
 STALLED = "its job made no progress for longer than its stall_after, so it was not renewed"
 KEEPER_ENDED = "the process that renews it could not, or is gone"
+DISCONNECTED = "the connection that held it has ended"
 UNRENEWED = "its trusted time ran out before a renewal succeeded"
 PAUSE = 1.0
 """Seconds between renewal rounds once one has failed."""
@@ -208,8 +210,12 @@ class Lease:
 
     def _watch(self) -> None:
         """Say "lost" on time: the thread that renews may be stuck in a call (a name look-up has no time-out)."""
-        longest = float("inf") if self._keeper is None else PAUSE
+        sessions = self._store if isinstance(self._store, SessionLeases) else None
+        longest = float("inf") if self._keeper is None and sessions is None else PAUSE
         while not self._clock.wait(self._ended, min(longest, self.trusted_until - self._clock.elapsed())):
+            if sessions is not None and sessions.gone(self.name, self.holder):
+                self._lose(DISCONNECTED)
+                return
             late = self._clock.elapsed() - self.trusted_until
             if self._keeper is not None and late >= 0:
                 self._lose(STALLED if self._keeper.stalled else KEEPER_ENDED)

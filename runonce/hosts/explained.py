@@ -20,6 +20,8 @@ def explain(error: RunonceError, settings: Settings) -> str:
     storage = settings.storage
     if isinstance(error, TransportError) and settings.transport != "storage":
         return str(error)  # of another broker, and with its own remedy
+    if settings.leases and str(error).startswith("lease "):
+        return f"{error} Check RUNONCE_LEASES, the network, and the server's firewall."
     if said := explained(error, storage, account(storage)):
         return said
     if not isinstance(error, StoreUnavailableError):

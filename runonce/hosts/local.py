@@ -16,7 +16,8 @@ from runonce.errors import HostStopping, StoreError
 from runonce.execution.threads import start_thread
 from runonce.hosts.signals import end_process, heard
 from runonce.runs.presence import Presence
-from runonce.runs.recovery import recover
+from runonce.runs.recovery import ask_for_orphans, recover
+from runonce.stores.protocols import SessionLeases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ log = logging.getLogger("runonce.local")
 
 POLL = 1.0
 """Seconds between looks at the internal queue while it is empty."""
+LOOK = 0.5
+"""Seconds between looks for leases whose holder's connection has ended."""
 REST = 5.0
 """Seconds to wait after storage did not answer."""
 RELEASE = 2.0
@@ -65,7 +68,7 @@ class LocalHost:
         """
         with heard(self._on_signal):
             ready()
-            for work in (self._timers, self._recovery, self._requests):
+            for work in (self._timers, self._recovery, self._requests, self._orphans):
                 start_thread(self._guarded(work), f"runonce{work.__name__}")
             for consumer in self._consumers:
                 self._consuming.append(start_thread(self._guarded(consumer.run_for_ever), "runonce-consumer"))
@@ -172,6 +175,18 @@ class LocalHost:
             starting = False
             if self._clock.wait(self._stopping, self._dispatcher.settings.recovery_interval):
                 return
+
+    def _orphans(self) -> None:
+        """Where a lease ends with its holder's connection, its run is asked for as soon as that is seen."""
+        leases, wait = self._dispatcher.stores.leases, LOOK
+        while isinstance(leases, SessionLeases) and not self._clock.wait(self._stopping, wait):
+            wait = LOOK
+            try:
+                if ask_for_orphans(self._dispatcher, leases):
+                    self._asked.set()
+            except StoreError as error:
+                log.debug("the lease server was not looked at, trying again: %s", error)
+                wait = REST
 
     # -- requests -----------------------------------------------------------------------------------------------
 

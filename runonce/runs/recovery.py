@@ -20,7 +20,7 @@ from runonce.runs.overflow import returned
 from runonce.runs.plan import account_for_missed, within
 from runonce.runs.requests import ASK_AGAIN, Request, send_request
 from runonce.runs.rows import Pending
-from runonce.runs.table import commit_with, fresh_job, read_jobs
+from runonce.runs.table import commit_with, fresh_job, read_job, read_jobs
 from runonce.runs.troubles import missing
 from runonce.runs.versions import left_behind, of_this_version, schedule_text, together, without_gone
 from runonce.schedules.schedule import LATE
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from runonce.runs.dispatch import Dispatcher
     from runonce.runs.rows import JobRow, RunRow
     from runonce.runs.table import Jobs
+    from runonce.stores.protocols import SessionLeases
 
 log = logging.getLogger("runonce.runs.recovery")
 
@@ -80,6 +81,25 @@ def recover(dispatcher: Dispatcher, *, starting: bool = False) -> list[Request]:
         if request is not None:
             log.info("recovery: asked for %s at %s (%s)", request.job, request.fire_time, request.why)
             asked.append(request)
+    return asked
+
+
+def ask_for_orphans(dispatcher: Dispatcher, leases: SessionLeases) -> bool:
+    """Ask for the runs whose lease ended with its holder's connection; whether there were some. One call, mostly.
+
+    Raises:
+        StoreError: The lease server or storage did not answer; a recovery tick finds what is left.
+    """
+    folder, asked = dispatcher.registry.lock_name(""), False
+    for path in leases.orphaned(folder):
+        name = path.removeprefix(folder)
+        row, _ = read_job(dispatcher.registry, name)
+        if row.running is not None:
+            log.warning(
+                "job %s: the connection of its lease's holder has ended; asked for %s", name, row.running
+            )
+            send_request(dispatcher.stores.requests, name, row.running, "abandoned")
+            asked = True
     return asked
 
 

@@ -8,7 +8,7 @@ deadline holds. `StoreError` is a refusal that trying again will not change.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from runonce.errors import StoreError
 
@@ -55,6 +55,19 @@ class LeaseStore(LeaseLook, Protocol):
 
         With a holder, only if that one has it: it can renew no more, and the lock stays taken to the end of its term.
         """
+        ...
+
+
+@runtime_checkable
+class SessionLeases(LeaseStore, Protocol):
+    """Leases that end with the connection of the process that acquired them, as soon as that ends."""
+
+    def gone(self, name: str, holder: str) -> bool:
+        """Whether the connection of a lease that this process acquired is known to have ended; no call."""
+        ...
+
+    def orphaned(self, folder: str) -> list[str]:
+        """The names in a folder whose holder's connection has ended while the lease ran; each is told once."""
         ...
 
 

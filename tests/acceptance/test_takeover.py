@@ -93,6 +93,41 @@ def test_a_killed_hosts_run_goes_on_when_its_lease_has_ended(
     assert (found[0].outcome, found[0].abandoned) == (Outcome.RUNNING, 1)
 
 
+def test_a_killed_hosts_run_goes_on_at_once_where_its_lease_is_postgresqls(
+    tmp_path: Path, settings: Settings, postgresql_address: str
+) -> None:
+    """As if on two machines, recovery ticks an hour apart: the lost connection tells, and no lease is waited out."""
+    config = Config(
+        connection_string=settings.storage.connection_string or "",
+        namespace=settings.namespace,
+        diary=str(tmp_path / "diary"),
+        began=elapsed(),
+        jobs=["nightly"],
+        schedule="0 0 3 * * *",
+        items=400,
+        recovery_interval=3600.0,
+        leases=postgresql_address,
+    )
+    dispatcher = config.dispatcher("operator")
+    ask(dispatcher, dispatcher.jobs["nightly"], START)
+    with Replicas(config, tmp_path) as replicas:
+        first = replicas.start("first")
+        replicas.wait_for("item")
+        second = replicas.start("second")
+        give_up_at = time.monotonic() + 30
+        while len(hosts(dispatcher.registry)) < 2:
+            assert time.monotonic() < give_up_at, replicas.logs()
+            time.sleep(0.1)
+        renewed_until = elapsed() + 15
+        first.kill()
+        while not (
+            starts := [e for e in replicas.diary() if e["what"] == "start" and e["pid"] == second.pid]
+        ):
+            assert elapsed() < renewed_until - 5, replicas.logs()
+            time.sleep(0.02)
+    assert [e["attempt"] for e in starts] == [2]
+
+
 def test_a_killed_functions_hosts_run_goes_on_when_its_lease_has_ended(
     tmp_path: Path, settings: Settings, azure: Stores
 ) -> None:

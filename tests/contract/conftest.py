@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,8 @@ from runonce.stores.azure.stores import azure_stores
 from runonce.stores.protocols import MAX_TRANSACTION, Insert
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from runonce.stores.protocols import Stores
 
 __all__ = ["proxies", "proxy"]
@@ -35,6 +38,24 @@ def kit(request: pytest.FixtureRequest) -> Kit:
     if request.param in MADE:
         return MADE[request.param]()
     return Kit(request.getfixturevalue("shared"), None)
+
+
+def _with_leases(address: str) -> Iterator[Stores]:
+    nowhere = StorageConnection("UseDevelopmentStorage=true")
+    with ExitStack() as closing:
+        yield azure_stores(Settings("shared", nowhere, leases=address), closing=closing)
+
+
+@pytest.fixture(scope="session")
+def shared_postgresql(postgresql_address: str) -> Iterator[Stores]:
+    """Stores with leases in a real PostgreSQL."""
+    yield from _with_leases(postgresql_address)
+
+
+@pytest.fixture(scope="session")
+def shared_redis(redis_address: str) -> Iterator[Stores]:
+    """Stores with leases in a real Redis."""
+    yield from _with_leases(redis_address)
 
 
 @pytest.fixture(params=["memory", "simulated", "azurite"])

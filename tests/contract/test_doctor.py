@@ -358,6 +358,11 @@ CASES: list[tuple[str, str, Callable[[Project], object], int, list[str]]] = [
         ["Storage does not answer at the emulator", "Start the emulator with"],
     ),
     (
+        "the lease server does not answer", ONLINE,
+        lambda at: at.environ.update(RUNONCE_LEASES="redis://127.0.0.1:1/0"), 1,
+        ["Redis did not answer", "Check RUNONCE_LEASES"],
+    ),
+    (
         "the clock is three minutes ahead", ONLINE,
         lambda at: setattr(at, "clock", ManualClock(datetime.now(UTC) + timedelta(seconds=180))), 1,
         ["This machine's clock is 1", "s ahead of storage's", "set it right (NTP)"],

@@ -7,10 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.kit import Kit, fresh_settings, memory_kit
+from support.simulated import simulated_kit
 
 from runonce.stores.azure.stores import azure_stores
 
 DURATION = 15
+MADE = {"memory": memory_kit, "simulated": simulated_kit}
+
+
+@pytest.fixture(params=["memory", "simulated", "azurite", "postgresql", "redis"])
+def kit(request: pytest.FixtureRequest) -> Kit:
+    """Each store of leases in turn."""
+    if request.param in MADE:
+        return MADE[request.param]()
+    if request.param == "azurite":
+        return Kit(request.getfixturevalue("shared"), None)
+    return Kit(request.getfixturevalue(f"shared_{request.param}"), None, term=1)
 
 
 def a_holder() -> str:
@@ -218,7 +230,7 @@ def test_a_list_of_the_held_ones(kit: Kit) -> None:
 
 def test_an_expired_lease_is_not_in_the_list(kit: Kit) -> None:
     """A lease whose holder died leaves the list when its term ends."""
-    kit.stores.leases.acquire(f"{kit.name}/a", a_holder(), DURATION)
+    kit.stores.leases.acquire(f"{kit.name}/a", a_holder(), kit.term)
     assert kit.stores.leases.held_in(f"{kit.name}/") == {f"{kit.name}/a"}
     for _ in range(2):  # a term is longer than the kit waits at once
         with contextlib.suppress(pytest.fail.Exception):

@@ -116,8 +116,9 @@ def set_where_deployed(infra: Infrastructure) -> set[str]:
         if name not in FROM_THE_PLATFORM | READ_BY_THE_FUNCTIONS_HOST
     }
     secret = "https://shop.vault.azure.net/secrets/notify"
-    functions = settings_of(infra.main("both", appSettings=own, notifyUrlSecret=secret))
-    jobs = infra.jobs(app_settings=own, notifyUrlSecret=secret).of("Microsoft.App/jobs")
+    vaulted = {"notifyUrlSecret": secret, "leasesSecret": secret}
+    functions = settings_of(infra.main("both", appSettings=own, **vaulted))
+    jobs = infra.jobs(app_settings=own, **vaulted).of("Microsoft.App/jobs")
     return {*functions, *(name for job in jobs for name in environment_of(job))}
 
 

@@ -31,9 +31,18 @@ CORE = {
     "urllib3",
 }
 VERSIONS = ("3.11", "3.12", "3.13")
+LEASES = """
+import os
+from runonce.hosts.runtime import Runtime
+
+os.environ["RUNONCE_LEASES"] = "{}://host/0"
+Runtime().stores
+"""
 NEEDS = {
     "functions": "from pathlib import Path; from runonce.hosts.functions import build; build(Path())",
     "servicebus": "from runonce.hosts.runtime import Runtime; Runtime().transport",
+    "postgresql": LEASES.format("postgresql"),
+    "redis": LEASES.format("redis"),
     "pydantic": """
 from dataclasses import dataclass
 from runonce import handler
@@ -57,8 +66,8 @@ BUS = {
 def test_the_core_is_small_and_all_is_every_extra() -> None:
     """What everybody installs is storage, sign-in and schedules; each extra exists, and [all] names all of them."""
     assert {Requirement(text).name for text in PROJECT["dependencies"]} == CORE
-    known = {"all", "azure-monitor", "cli", "dashboard", "functions", "otel", "pydantic", "servicebus"}
-    assert set(EXTRAS) == known
+    tools = {"azure-monitor", "cli", "dashboard", "functions", "otel", "pydantic"}
+    assert set(EXTRAS) == tools | {"all", "postgresql", "redis", "servicebus"}
     (everything,) = map(Requirement, EXTRAS["all"])
     assert (everything.name, everything.extras) == ("runonce", set(EXTRAS) - {"all"})
 

@@ -35,6 +35,8 @@ class Kit:
     clock: ManualClock | None
     name: str = field(default_factory=lambda: f"n-{uuid.uuid4().hex[:12]}")
     """Of a lock, a partition or a blob's folder of this test's own."""
+    term: int = 15
+    """Seconds of the shortest lease there is."""
 
     def until(self, call: Callable[[], T | None]) -> T:
         """What `call` gives once it gives something: time passes between the looks."""

@@ -66,6 +66,8 @@ class Config:
     recovery_interval: float = 2.5
     stubborn: bool = False
     """After a refusal, believe in the lease all the same and try again."""
+    leases: str = ""
+    """The server that holds the leases, where it is not storage."""
     database: str = ""
     """Where the body "charges" writes."""
     same_machine: bool = False
@@ -83,6 +85,7 @@ class Config:
             recovery_interval=self.recovery_interval,
             misfire_grace=3.0,
             shutdown_timeout=5.0,
+            leases=self.leases,
         )
 
     def clock(self) -> SharedClock:

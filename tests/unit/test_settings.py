@@ -254,6 +254,25 @@ def test_no_secret_shows() -> None:
     assert KEY not in str(settings)
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "redis", "rediss"])
+def test_leases_may_be_held_elsewhere(scheme: str) -> None:
+    """The address is taken as it is, and is not shown."""
+    address = f"{scheme}://app:secret-word@host/0"
+    settings = Settings.from_env(EMULATOR | {"RUNONCE_LEASES": f" {address} "})
+    assert settings.leases == address
+    assert "secret-word" not in repr(settings)
+
+
+@pytest.mark.parametrize("address", ["secret-word@host", "mysql://app:secret-word@host", "redis:secret-word"])
+def test_leases_of_another_kind_are_refused(address: str) -> None:
+    """The message says what there is, and not what was given, in which a password may be."""
+    with pytest.raises(
+        SettingsError, match=f"RUNONCE_LEASES .*{len(address)} characters.*postgresql://"
+    ) as caught:
+        Settings.from_env(EMULATOR | {"RUNONCE_LEASES": address})
+    assert "secret-word" not in str(caught.value)
+
+
 def test_settings_cannot_change() -> None:
     """Settings are read once: changing a field is an error."""
     settings = Settings.from_env(EMULATOR)

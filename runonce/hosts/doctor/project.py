@@ -28,7 +28,16 @@ if TYPE_CHECKING:
     from runonce.settings import Settings
 
 SETTINGS = (
-    *("STORAGE", "NAMESPACE", "JOBS", "LEASE_DURATION", "LEASE_RENEWAL", "LEASE_MARGIN", "RECOVERY_INTERVAL"),
+    *(
+        "STORAGE",
+        "NAMESPACE",
+        "JOBS",
+        "LEASES",
+        "LEASE_DURATION",
+        "LEASE_RENEWAL",
+        "LEASE_MARGIN",
+        "RECOVERY_INTERVAL",
+    ),
     *("MISFIRE_GRACE", "HISTORY_DAYS", "SERVICEBUS", "TRANSPORT", "QUEUE_NAMES", "CLAIM_LEASE", "MAX_BODY"),
     *("SHUTDOWN_TIMEOUT", "DEPLOYMENT", "DASHBOARD", "NOTIFY_URL", "TELEMETRY", "LOG"),
 )

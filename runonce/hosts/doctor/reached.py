@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import ConflictError, RunonceError, SettingsError, TransportError
+from runonce.errors import ConflictError, MissingExtraError, RunonceError, SettingsError, TransportError
 from runonce.execution.registry import Registry
 from runonce.execution.server_clock import WARN
 from runonce.hosts import facts
@@ -46,7 +46,7 @@ def checks(runtime: Runtime, settings: Settings, found: Discovered) -> list[Chec
     """Everything at the same time: one that does not answer takes seconds."""
     try:
         stores = runtime.stores
-    except SettingsError as error:
+    except (SettingsError, MissingExtraError) as error:
         return [Check("storage", settings.storage.setting, (Finding(str(error)),))]
     own, prefix, data = settings.namespace, settings.queue_prefix, settings.data_container
     tries: list[tuple[Area, str, Callable[[], Iterator[Finding]]]] = [

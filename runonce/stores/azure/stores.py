@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from runonce.errors import MissingExtraError
 from runonce.stores.azure.blobs import AzureBlobs
 from runonce.stores.azure.clients import PATIENT, make_client
 from runonce.stores.azure.leases import AzureLeases
 from runonce.stores.azure.queues import AzureQueue, Queue
 from runonce.stores.azure.tables import AzureTable
 from runonce.stores.azure.wire import services
-from runonce.stores.protocols import (
-    Stores,
-)
+from runonce.stores.protocols import Stores
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from runonce.settings import Settings
+    from runonce.stores.postgresql import PostgreSQLLeases
+    from runonce.stores.protocols import LeaseStore
+    from runonce.stores.redis import RedisLeases
 
 
 def azure_stores(settings: Settings, *, closing: ExitStack | None = None, **options: Any) -> Stores:
@@ -42,12 +44,34 @@ def azure_stores(settings: Settings, *, closing: ExitStack | None = None, **opti
         for made in (blob, queue, table, data):
             closing.callback(made.close)
     return Stores(
-        leases=AzureLeases(blob, settings.lease_container),
+        leases=_other_leases(settings, closing) or AzureLeases(blob, settings.lease_container),
         runs=AzureTable(table, settings.runs_table),
         claims=AzureTable(table, settings.claims_table),
         requests=AzureQueue(Queue(queue, settings.request_queue)),
         blobs=data,
     )
+
+
+def _other_leases(settings: Settings, closing: ExitStack | None) -> LeaseStore | None:
+    """Leases on the server that the settings name, if they do; its client is loaded only then."""
+    if not settings.leases:
+        return None
+    kind = "redis" if settings.leases.startswith("redis") else "postgresql"
+    made: PostgreSQLLeases | RedisLeases
+    try:
+        if kind == "redis":
+            from runonce.stores.redis import RedisLeases  # noqa: PLC0415
+
+            made = RedisLeases(settings.leases)
+        else:
+            from runonce.stores.postgresql import PostgreSQLLeases  # noqa: PLC0415
+
+            made = PostgreSQLLeases(settings.leases)
+    except ImportError as error:
+        raise MissingExtraError(f"RUNONCE_LEASES={kind}://…", kind) from error
+    if closing is not None:
+        closing.callback(made.close)
+    return made
 
 
 def _blob_client() -> Any:
