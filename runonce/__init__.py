@@ -1,7 +1,7 @@
 """The job you must not run twice: scheduled jobs and queue handlers on Azure, once each.
 
-Public are this module, `runonce.hooks`, `runonce.testing` and `runonce.hosts.functions`. Every other module is
-internal, whatever its name looks like, and may change in any release.
+Public are this module, `runonce.once`, `runonce.hooks`, `runonce.testing` and `runonce.hosts.functions`. Every other
+module is internal, whatever its name looks like, and may change in any release.
 """
 
 import runonce.early  # noqa: F401 - before all the rest

@@ -114,5 +114,13 @@ class PermanentError(RunonceError):
     """Raise this when trying again cannot help: the run fails at once, whatever retries are left."""
 
 
+class InProgressError(RunonceError):
+    """Another call of that key is at work; try again when it has ended."""
+
+
+class KeyReusedError(InputError):
+    """A key came before with other arguments; one key means one call, so give another call a key of its own."""
+
+
 class NotKeptError(InputError, PermanentError):
     """What was to be kept or sent never can be; trying again would only repeat what was done before it."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import product
 from typing import TYPE_CHECKING
 
 from runonce.errors import UnreadableRowError
 from runonce.execution.options import Retry
 from runonce.messages.purge import purge_claims
-from runonce.messages.rows import SHARDS
+from runonce.messages.rows import SHARDS, of_calls
+from runonce.messages.status import known_handlers
 from runonce.runs.definition import ScheduledJob
 from runonce.runs.presence import forget
 from runonce.runs.purge import forget_actions, jobs_with_runs, purge_runs
@@ -26,7 +28,7 @@ MAX_RUNTIME = 3600.0
 
 
 def purge_job(runs: Registry, claims: Registry, found: Discovered, history_days: int) -> ScheduledJob:
-    """The job that removes runs older than their job's history, and claims whose retention is over.
+    """The job that removes runs older than their job's history, and claims (also of calls) whose retention is over.
 
     Stopped or killed it begins again, and finds what is left.
 
@@ -52,11 +54,12 @@ def purge_job(runs: Registry, claims: Registry, found: Discovered, history_days:
                 run.log.info("%s: %d runs from before %s removed", name, removed, before)
         forget(runs)
         forget_actions(runs, run.fire_time - timedelta(days=history_days), run.check)
-        for handler in handlers:
-            for shard in range(SHARDS):
-                removed = purge_claims(claims, handler, shard, run.fire_time, run.check)
+        calls = of_calls(claims)
+        for registry, names in ((claims, handlers), (calls, known_handlers(calls))):
+            for name, shard in product(names, range(SHARDS)):
+                removed = purge_claims(registry, name, shard, run.fire_time, run.check)
                 if removed:
-                    run.log.info("%s, shard %d: %d claims removed", handler, shard, removed)
+                    run.log.info("%s, shard %d: %d claims removed", name, shard, removed)
 
     return ScheduledJob(
         name=NAME,

@@ -19,7 +19,7 @@ from runonce.errors import (
     StoreUnavailableError,
 )
 from runonce.execution.owned import Owned
-from runonce.messages.plan import Arrival, Claimable, Settle, Verdict, decide, finished, first
+from runonce.messages.plan import Arrival, Claimable, Claimant, Settle, Verdict, decide, finished, first
 from runonce.messages.rows import MessageRow, State, decode_message, effect_key, place
 from runonce.stores.columns import encode
 from runonce.stores.protocols import Insert, Replace, Row
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from runonce.execution.lease import Lease
     from runonce.execution.registry import Registry
-    from runonce.messages.definition import Handler
     from runonce.stores.protocols import Value
     from runonce.transports.settlement import Settlement
 
@@ -49,6 +48,8 @@ class Delivered:
     redelivered: bool
     reschedules: int
     reconcile: Callable[[MessageRow], bool | None] | None = None
+    expires_at: datetime | None = None
+    """As `Arrival.expires_at`."""
 
 
 class Settled(NamedTuple):
@@ -61,7 +62,7 @@ class Settled(NamedTuple):
 
 
 def claim_message(
-    registry: Registry, handler: Handler, delivered: Delivered, lease: int
+    registry: Registry, handler: Claimant, delivered: Delivered, lease: int
 ) -> MessageClaim | Settled:
     """Claim a message, or how it is to be settled instead.
 
@@ -80,6 +81,7 @@ def claim_message(
         fingerprint=delivered.fingerprint,
         lease=lease,
         reschedules=delivered.reschedules,
+        expires_at=delivered.expires_at,
     )
     started = registry.clock.elapsed()
     judge = _Judge(handler, delivered, arrival)
@@ -108,7 +110,7 @@ def claim_message(
             if isinstance(verdict, Claimable):
                 return MessageClaim(registry, handler, at, after, etag, started, taken_over)
             return Settled(verdict.settlement, after, written=True)
-    raise StoreUnavailableError(f"Handler {handler.name}, message {delivered.message_id}: {failure}")
+    raise StoreUnavailableError(f"{handler.about(delivered.message_id)}: {failure}")
 
 
 def _taken_over(row: MessageRow | None, read: Row | None) -> float | None:
@@ -121,7 +123,7 @@ def _taken_over(row: MessageRow | None, read: Row | None) -> float | None:
 class _Judge:
     """Decides, and asks the handler's hook once for each holder that died, however often the row is read."""
 
-    def __init__(self, handler: Handler, delivered: Delivered, arrival: Arrival) -> None:
+    def __init__(self, handler: Claimant, delivered: Delivered, arrival: Arrival) -> None:
         self._handler = handler
         self._delivered = delivered
         self._arrival = arrival
@@ -149,7 +151,7 @@ class MessageClaim(Owned[tuple[MessageRow]]):
     def __init__(
         self,
         registry: Registry,
-        handler: Handler,
+        handler: Claimant,
         place: tuple[str, str],
         row: MessageRow,
         etag: str,
@@ -166,6 +168,11 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         self.lock: Lease | None = None
         """What must be held too while the handler works; its end is recorded without it."""
         self._trust(started)
+
+    @property
+    def who(self) -> str:
+        """What an error about it begins with."""
+        return self._handler.about(self.row.message_id)
 
     @property
     def row(self) -> MessageRow:
@@ -199,9 +206,7 @@ class MessageClaim(Owned[tuple[MessageRow]]):
             LeaseLost: One of them is not.
         """
         if self._let_go or not self.held:
-            raise self._lost or LeaseLost(
-                f"Handler {self._handler.name}, message {self.row.message_id}: its claim could not be kept alive."
-            )
+            raise self._lost or LeaseLost(f"{self.who}: its claim could not be kept alive.")
         if self.lock is not None:
             self.lock.check()
 
@@ -264,6 +269,7 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         *,
         outbox: Sequence[Mapping[str, Any]] = (),
         effects: Mapping[str, Mapping[str, Value]] | None = None,
+        returned: str = "",
     ) -> None:
         """Mark the message done, and write the handler's rows with it: all or nothing.
 
@@ -276,7 +282,9 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         """
         now = self._registry.clock.now()
         self._change(
-            lambda row: replace(finished(self._handler, row, State.DONE, now), outbox=tuple(outbox)),
+            lambda row: replace(
+                finished(self._handler, row, State.DONE, now), outbox=tuple(outbox), returned=returned
+            ),
             effects or {},
         )
 
@@ -324,7 +332,7 @@ class MessageClaim(Owned[tuple[MessageRow]]):
             self._check_right()
             if self.row.state is not State.CLAIMED:
                 raise NotKeptError(
-                    f"Handler {self._handler.name}, message {self.row.message_id}: it is {self.row.state} already, so "
+                    f"{self.who}: it is {self.row.state} already, so "
                     f"nothing more can be written with it; let message.commit be the handler's last step."
                 )
             started = self._registry.clock.elapsed()
@@ -347,16 +355,11 @@ class MessageClaim(Owned[tuple[MessageRow]]):
         row = None if read[0] is None else decode_message(read[0])
         if row is None or row.holder != self.row.holder or row.token != self.row.token:
             who = "nobody" if row is None else f"{row.host} with token {row.token}"
-            self._lost = LeaseLost(
-                f"Handler {self._handler.name}, message {self.row.message_id} is {who}'s now."
-            )
+            self._lost = LeaseLost(f"{self.who} is {who}'s now.")
             raise Fenced(
-                f"Handler {self._handler.name}, message {self.row.message_id}: token {self.row.token} is older than "
-                f"what {who} holds; the write was refused."
+                f"{self.who}: token {self.row.token} is older than what {who} holds; the write was refused."
             )
         return (row,)
 
     def _recorded(self, key: str) -> str:
-        return (
-            f"Handler {self._handler.name}, message {self.row.message_id}: it committed a row {key!r} before."
-        )
+        return f"{self.who}: it committed a row {key!r} before."

@@ -114,6 +114,10 @@ class Handler:
         own = [] if self.topic is None or self.forward else [(self.topic, self.subscription)]
         return [*own, (self.queue, None)]
 
+    def about(self, message_id: str) -> str:
+        """What an error about one of its messages begins with."""
+        return f"Handler {self.name}, message {message_id}"
+
     @property
     def function_names(self) -> list[str]:
         """What its functions on Functions are called, one for each source."""

@@ -120,7 +120,7 @@ class Heartbeats:
         if claim.finished:
             return
         if not claim.held:
-            one.stop.set(LeaseLost(f"Handler {claim.row.handler}: its claim could not be kept alive."))
+            one.stop.set(LeaseLost(f"{claim.who}: its claim could not be kept alive."))
             pause = NEVER
         one.beat_at = self._clock.elapsed() + pause
         self._push(one)

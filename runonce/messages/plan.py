@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from runonce.execution.options import MAX_ABANDONED
 from runonce.messages.backoff import backoff
@@ -18,7 +18,7 @@ from runonce.stores.columns import to_text
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
-    from runonce.messages.definition import Handler
+    from runonce.execution.options import OnAbandoned
     from runonce.stores.protocols import Row
 
 RESOLUTION = 2.0
@@ -27,6 +27,29 @@ EARLY = timedelta(seconds=2)
 """How early a scheduled copy may arrive: brokers' clocks and ours differ a little."""
 OF_BYTES = re.compile(r"[0-9a-f]{32}")
 """A fingerprint as older versions made it, of a body's bytes: it tells nothing about one of its JSON."""
+
+
+class Claimant(Protocol):
+    """What claims are made for: a handler, or a function that is called once for each key."""
+
+    @property
+    def name(self) -> str:
+        """What the claims are filed under."""
+
+    @property
+    def entity(self) -> str:
+        """Where what is claimed comes from."""
+
+    @property
+    def on_abandoned(self) -> OnAbandoned:
+        """What becomes of what a host died on."""
+
+    @property
+    def retention(self) -> float:
+        """Seconds a finished claim is kept."""
+
+    def about(self, message_id: str) -> str:
+        """What an error about one message or call begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +63,8 @@ class Arrival:
     fingerprint: str
     lease: int
     reschedules: int
+    expires_at: datetime | None = None
+    """When its claim is forgotten though nobody finishes it; None: never, for its message comes again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +88,14 @@ class Settle:
 Verdict = Claimable | Settle
 
 
-def first(handler: Handler, key: str, arrival: Arrival) -> MessageRow:
+def first(handler: Claimant, key: str, arrival: Arrival) -> MessageRow:
     """The row of a message nobody has claimed yet."""
     row = MessageRow(handler=handler.name, entity=handler.entity, key=key)
     return _claimed(row, arrival)
 
 
 def decide(  # noqa: PLR0911 - one answer for each state
-    handler: Handler,
+    handler: Claimant,
     row: MessageRow,
     read: Row,
     arrival: Arrival,
@@ -122,11 +147,11 @@ def _claimed(row: MessageRow, arrival: Arrival) -> MessageRow:
         started_at=arrival.now,
         finished_at=None,
         retry_at=None,
-        expires_at=None,
+        expires_at=arrival.expires_at,
     )
 
 
-def _changed(handler: Handler, row: MessageRow, arrival: Arrival) -> Verdict:
+def _changed(handler: Claimant, row: MessageRow, arrival: Arrival) -> Verdict:
     """A message of the same key with another body: the correction of one that failed, or a key used twice."""
     if row.state is State.FAILED and arrival.fingerprint not in row.superseded:
         return Claimable(_claimed(anew(row, arrival.fingerprint, arrival.now), arrival))
@@ -134,14 +159,14 @@ def _changed(handler: Handler, row: MessageRow, arrival: Arrival) -> Verdict:
     return Settle(
         DeadLetter(
             "KeyReused",
-            f"Handler {handler.name}, message {arrival.message_id}: its key came before with another body (message "
+            f"{handler.about(arrival.message_id)}: its key came before with another body (message "
             f"{row.message_id}, {row.state}). One key means one effect: give a changed message a key of its own (the "
             f'number 1 and the text "1" are one key).',
         ),
     )
 
 
-def _abandoned(handler: Handler, row: MessageRow, arrival: Arrival, happened: bool | None) -> Verdict:
+def _abandoned(handler: Claimant, row: MessageRow, arrival: Arrival, happened: bool | None) -> Verdict:
     """The holder died: take over, or find out first whether the effect happened."""
     # The row changes hands even where nobody handles the message now, so that the holder, should it only have
     # been paused, can no longer write.
@@ -151,19 +176,19 @@ def _abandoned(handler: Handler, row: MessageRow, arrival: Arrival, happened: bo
     return _again(handler, row, arrival)
 
 
-def _again(handler: Handler, row: MessageRow, arrival: Arrival) -> Verdict:
+def _again(handler: Claimant, row: MessageRow, arrival: Arrival) -> Verdict:
     """Handle it once more, unless that has killed too many hosts."""
     if row.abandoned - row.survived < MAX_ABANDONED:
         return Claimable(_claimed(row, arrival))
     reason = (
-        f"Handler {handler.name}, message {arrival.message_id}: its host died during {row.abandoned} attempts; the "
+        f"{handler.about(arrival.message_id)}: its host died during {row.abandoned} attempts; the "
         f"message itself may be what kills it. Correct the handler, then `runonce dead-letters replay {handler.name}`."
     )
     failed = finished(handler, row, State.FAILED, arrival.now, reason)
     return Settle(DeadLetter("Abandoned", reason), failed)
 
 
-def _reconciled(handler: Handler, row: MessageRow, arrival: Arrival, happened: bool | None) -> Verdict:
+def _reconciled(handler: Claimant, row: MessageRow, arrival: Arrival, happened: bool | None) -> Verdict:
     """Where nobody knows whether the effect happened, the message is unknown."""
     if happened is True:
         done = finished(handler, row, State.DONE, arrival.now, "reconciled: the effect had happened")
@@ -171,7 +196,7 @@ def _reconciled(handler: Handler, row: MessageRow, arrival: Arrival, happened: b
     if happened is False:
         return _again(handler, row, arrival)
     reason = (
-        f"Handler {handler.name}, message {arrival.message_id}: its host {row.host} died while handling it, so nobody "
+        f"{handler.about(arrival.message_id)}: its host {row.host} died while handling it, so nobody "
         f"knows whether it took effect. Find out, then `runonce dead-letters replay {handler.name}` or purge it."
     )
     if row.state is State.UNKNOWN:
@@ -179,10 +204,10 @@ def _reconciled(handler: Handler, row: MessageRow, arrival: Arrival, happened: b
     return Settle(DeadLetter("Unknown", reason), replace(row, state=State.UNKNOWN, reason=reason), asks=True)
 
 
-def finished(handler: Handler, row: MessageRow, state: State, now: datetime, reason: str = "") -> MessageRow:
+def finished(handler: Claimant, row: MessageRow, state: State, now: datetime, reason: str = "") -> MessageRow:
     """The row when nothing more is to be done about the message.
 
     A failed one is kept for as long as its dead letter may be: until an operator replays or purges that.
     """
-    kept = None if state is State.FAILED else now + timedelta(seconds=handler.retention)
+    kept = row.expires_at if state is State.FAILED else now + timedelta(seconds=handler.retention)
     return replace(row, state=state, reason=reason, finished_at=now, retry_at=None, expires_at=kept)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runonce.messages.rows import partition
+from runonce.messages.plan import expired
+from runonce.messages.rows import State, decode_message, partition
 from runonce.runs.purge import remove
 from runonce.stores.columns import to_text
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from runonce.execution.registry import Registry
+    from runonce.stores.protocols import Row
 
 CLAIMS = ("claim:", "claim;")
 
@@ -27,4 +29,9 @@ def purge_claims(
     """Remove the claims of one shard of a handler that expired before `now`, as `runs.purge` does; how many."""
     where = partition(registry.namespace, handler, shard)
     rows = registry.table.scan(where, *CLAIMS, before=("expires_at", to_text(now)))
-    return remove(registry.table, where, rows, check)
+    return remove(registry.table, where, (row for row in rows if not _is_worked_on(row)), check)
+
+
+def _is_worked_on(row: Row) -> bool:
+    """Whether it is a call that takes longer than its retention."""
+    return row.values.get("state") == State.CLAIMED and not expired(decode_message(row), row)

@@ -17,6 +17,9 @@ from runonce.transports.ids import canonical, digest, exact, fingerprint
 from runonce.transports.protocols import Delivery
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from runonce.errors import RunonceError
     from runonce.messages.definition import Handler
 
 HALF = "is not valid Unicode: it holds half a surrogate pair, as of an emoji cut in two"
@@ -78,16 +81,21 @@ def read_key(handler: Handler, message: Message) -> str:
     else:
         value = message.field(handler.key, reason="MissingKey")
         where = f"its key {handler.key!r} is empty"
+    return key_text(value, where, message.bad)
+
+
+def key_text(value: Any, where: str, bad: Callable[[str, str], RunonceError]) -> str:
+    """A value as a key; raises what `bad` makes of why it cannot be one, `where` if it is empty."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
-        raise message.bad("BadKey", f"its key is of type {type(value).__name__}, not text or a whole number")
+        raise bad("BadKey", f"its key is of type {type(value).__name__}, not text or a whole number")
     if not value.strip():
-        raise message.bad("MissingKey", where)
+        raise bad("MissingKey", where)
     if len(value) > LONGEST_KEY:
-        raise message.bad("BadKey", f"its key has {len(value)} characters, over {LONGEST_KEY}")
+        raise bad("BadKey", f"its key has {len(value)} characters, over {LONGEST_KEY}")
     if not _is_unicode(value):
-        raise message.bad("BadKey", f"its key {HALF}")
+        raise bad("BadKey", f"its key {HALF}")
     return value
 
 

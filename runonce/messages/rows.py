@@ -20,6 +20,7 @@ from runonce.transports.ids import digest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from runonce.execution.registry import Registry
     from runonce.stores.protocols import Row
 
 SHARDS = 4
@@ -90,6 +91,8 @@ class MessageRow(Columns):
     """When it was begun anew."""
     attempts: tuple[Mapping[str, str], ...] = ()
     """Earlier attempts, oldest first: as many of the newest as a cell has room for."""
+    returned: str = ""
+    """What a function returned that is called once for each key: JSON."""
 
     @property
     def idempotency_key(self) -> str:
@@ -153,6 +156,11 @@ def place(namespace: str, entity: str, handler: str, key: str) -> tuple[str, str
 def partition(namespace: str, handler: str, shard: int) -> str:
     """The partition of a shard of a handler's claims."""
     return f"{namespace}|{handler}|{shard:02x}"
+
+
+def of_calls(claims: Registry) -> Registry:
+    """Where the claims of functions' calls are: beside those of messages, where nobody takes them for a handler's."""
+    return replace(claims, namespace=f"{claims.namespace}:once")
 
 
 def effect_key(claim_key: str, name: str) -> str:

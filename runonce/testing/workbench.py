@@ -14,8 +14,10 @@ from runonce.client import sending_by
 from runonce.errors import InputError, PermanentError
 from runonce.execution.body import Steps
 from runonce.execution.spread import evenly
+from runonce.hosts.calls import calling_by
 from runonce.hosts.discover import Discovered
 from runonce.hosts.runtime import Runtime
+from runonce.messages.calls import Calls
 from runonce.messages.effects import read_effects
 from runonce.messages.sending import body_bytes, outgoing
 from runonce.runs import recovery
@@ -120,6 +122,7 @@ class Workbench:
             host="test",
         )
         self.stop = self._runtime.stop
+        self._calls = Calls(self._runtime.claims, self.settings.claim_lease)
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -139,7 +142,7 @@ class Workbench:
             at: A datetime, or ISO 8601 text; without an offset it is meant in the job's own time zone.
         """
         fire_time = self._go_to(job, at)
-        with self._inside():
+        with self.inside():
             return self.dispatcher.execute(job, fire_time, by="timer")
 
     def kill(self, job: ScheduledJob, at: datetime | str) -> None:
@@ -164,7 +167,7 @@ class Workbench:
             begun.lease.renew_until(self.clock.elapsed())
             return None
 
-        with self._inside():
+        with self.inside():
             refused = Steps(lambda: dead.dispatcher.begin(job, fire_time, by="timer"), die).run()
         if refused is not None:
             raise InputError(f"Job {job.name}, fire time {fire_time}: it did not begin: {refused.reason}")
@@ -173,7 +176,7 @@ class Workbench:
     def recover(self) -> list[Result]:
         """Do what hosts do each minute: run what is unfinished and due, until nothing more is; what came of each."""
         results = []
-        with self._inside():
+        with self.inside():
             recovery.recover(self.dispatcher)
             while (item := self.stores.requests.receive(visibility=30)) is not None:
                 self.stores.requests.delete(item)
@@ -189,9 +192,12 @@ class Workbench:
         return fire_time
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
-        """Nothing that a job or handler enqueues leaves the bench, and no delay is random."""
-        with evenly(), sending_by(self.sender):
+    def inside(self) -> Iterator[None]:
+        """Within the block, in all threads, `enqueue` sends to this bench and calls under `@once` are claimed in it.
+
+        Jobs and handlers that run on the bench are inside anyway.
+        """
+        with evenly(), sending_by(self.sender), calling_by(self._calls):  # no delay is random
             yield
 
     def deliver(
@@ -230,7 +236,7 @@ class Workbench:
             properties=properties or {},
             reschedules=reschedules,
         )
-        with self._inside():
+        with self.inside():
             return self.deliverer.deliver(handler, delivery)
 
     @property

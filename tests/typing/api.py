@@ -29,7 +29,8 @@ from runonce import (
     scheduled,
 )
 from runonce.hooks import Hooks, Incident, MessageBegun, RunBegun, RunEnded, Sending, add, remove
-from runonce.hosts.functions import build
+from runonce.hosts.functions import build, idempotent
+from runonce.once import Call, InProgressError, KeyReusedError, once
 from runonce.testing import (
     BUSY,
     CUT_REPLY,
@@ -168,6 +169,42 @@ async def bill(message: Message) -> None:
 
 handler(queue="orders", on_abandoned="never")  # type: ignore[arg-type]
 handler("orders")  # type: ignore[arg-type]
+
+
+# -- functions with a key ---------------------------------------------------------------------------------------
+
+
+@once(key="order", retention=timedelta(days=1), busy="refuse", fingerprint=("order", "cents"))
+def pay(order: str, cents: int = 5) -> dict[str, int]:
+    """A call under its claim."""
+    call = Call.current()
+    assert_type(call.attempt, int)
+    assert_type(call.idempotency_key, str)
+    call.check()
+    return {order: cents}
+
+
+@once(key=lambda order: f"{order}")
+async def pay_async(order: str) -> None:
+    """An async one."""
+
+
+@idempotent(required=False, client=lambda request: request.headers["user"])
+def serve(req: func.HttpRequest) -> str:
+    """A route."""
+    return str(req.method)
+
+
+async def call_once() -> None:
+    """The functions keep their types."""
+    try:
+        assert_type(pay("1001", cents=7), dict[str, int])
+        pay(1001)  # type: ignore[arg-type]
+    except (InProgressError, KeyReusedError):
+        assert_type(await pay_async("1001"), None)
+
+
+once(key="order", busy="drop")  # type: ignore[arg-type]
 
 
 # -- programs ---------------------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import runonce
+import runonce.once
 import runonce.testing
 from tests.support.pages import ROOT, read
 
 API = Path(__file__).with_name("api.py")
-PUBLIC = {"runonce": runonce.__all__, "runonce.testing": runonce.testing.__all__}
+PUBLIC = {module.__name__: module.__all__ for module in (runonce, runonce.once, runonce.testing)}
 
 
 def mypy(file: Path, cache: Path) -> subprocess.CompletedProcess[str]:

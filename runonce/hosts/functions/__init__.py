@@ -1,7 +1,8 @@
 """The Functions host: `build` makes the app that function_app.py hands to the worker.
 
-Imported by function_app.py alone; imports the runtime and both wings. `build` loads `azure.functions` when it is
-called, for the check of host.json is used where that package is not installed.
+`idempotent` is for that file's own functions of HTTP requests. Imported by function_app.py alone; imports the runtime
+and both wings. `build` loads `azure.functions` when it is called, for the check of host.json is used where that package
+is not installed.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runonce.errors import MissingExtraError
+from runonce.hosts.functions.idempotent import idempotent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import azure.functions as func
 
-__all__ = ["build"]
+__all__ = ["build", "idempotent"]
 
 
 def build(root: Path) -> func.FunctionApp:

@@ -14,7 +14,8 @@ Two forms. `FunctionsHost` has no listeners: a test invokes a function itself an
 
 Both were made after what the host was seen to do; how long things take is in `Times`. By hand:
 `python -m tests.support.functions_worker [FOLDER]`.
-What is not here: HTTP triggers, output bindings, sessions and batches of Service Bus, retry policies, scaling.
+What is not here: listening for HTTP requests, output bindings, sessions and batches of Service Bus, retry policies,
+scaling.
 """
 
 from .environment import worker_python
@@ -30,7 +31,7 @@ from .invocation import (
 from .live import LiveHost
 from .metadata import Function, InvalidMetadataError, validate
 from .times import Times
-from .triggers import AmqpValue, Trigger, queue, servicebus, timer
+from .triggers import AmqpValue, Trigger, http, queue, servicebus, timer
 
 __all__ = [
     "AmqpValue",
@@ -46,6 +47,7 @@ __all__ = [
     "Times",
     "Trigger",
     "WorkerExitedError",
+    "http",
     "queue",
     "servicebus",
     "timer",

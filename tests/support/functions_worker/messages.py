@@ -1,7 +1,7 @@
 """The part of the Functions RPC protocol the tests speak, as protobuf classes built from a table.
 
-Building them at import needs no compiler and no generated files. Only what a timer, queue or Service Bus
-trigger uses is listed; protobuf keeps fields it does not know, so the rest of the protocol does no harm.
+Building them at import needs no compiler and no generated files. Only what a timer, queue, Service Bus or
+HTTP trigger uses is listed; protobuf keeps fields it does not know, so the rest of the protocol does no harm.
 """
 
 from types import SimpleNamespace
@@ -136,12 +136,26 @@ TypedData
     2 string data/json
     3 bytes data/bytes
     4 bytes data/stream
+    5 RpcHttp data/http
     6 sint64 data/int
     7 double data/double
     8 CollectionBytes data/collection_bytes
     9 CollectionString data/collection_string
     10 CollectionDouble data/collection_double
     11 CollectionSInt64 data/collection_sint64
+RpcHttp
+    1 string method
+    2 string url
+    3 map string headers
+    4 TypedData body
+    10 map string params
+    12 string status_code
+    15 map string query
+    16 bool enable_content_negotiation
+    19 repeated RpcHttpCookie cookies
+RpcHttpCookie
+    1 string name
+    2 string value
 CollectionBytes
     1 repeated bytes bytes
 CollectionString

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import wire
+from .messages import PROTOCOL
 
 NOON = dt.datetime(2026, 11, 29, 13, 20, 0, 123_000, dt.UTC)
 """When the messages of these triggers were sent, unless a test says otherwise."""
@@ -96,6 +97,19 @@ def timer(
     status = {"Last": last, "Next": upcoming, "LastUpdated": last} if monitored else None
     info = {"Schedule": {"AdjustForDST": True}, "ScheduleStatus": status, "IsPastDue": past_due}
     return Trigger(wire.as_json(info), {"TimerTrigger": wire.as_json("2026-11-29T02:30:00.0020000+00:00")})
+
+
+def http(
+    method: str = "POST", url: str = "https://app.example/api/orders", *, body: Body = b"", **headers: str
+) -> Trigger:
+    """A request; the names of its headers are as keywords are, with _ for -."""
+    request = PROTOCOL.RpcHttp(
+        method=method,
+        url=url,
+        headers={name.replace("_", "-"): value for name, value in headers.items()},
+        body=wire.raw(_bytes(body)),
+    )
+    return Trigger(PROTOCOL.TypedData(http=request), {})
 
 
 def queue(

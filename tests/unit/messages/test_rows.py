@@ -55,6 +55,7 @@ FULL = MessageRow(
     replays=("2026-01-01T00:00:00Z",),
     attempts=({"attempt": "1", "outcome": "released", "error": "Traceback"},),
     superseded=("json-1",),
+    returned="null",
 )
 
 

@@ -28,7 +28,7 @@ LATER = {
         *("survived", "decisions", "params", "follow_ups", "outbox", "why", "asked_by", "asked_at", "skips"),
         "steps",
     },
-    "message": {"survived", "superseded", "dead_as", "attempts", "steps"},
+    "message": {"survived", "superseded", "dead_as", "attempts", "steps", "returned"},
 }
 """Columns that came after the latest format, which needs no new one for them."""
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
