@@ -25,7 +25,7 @@ UNPRIVILEGED = "nobody"
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
+def postgresql(setting: str = "fsync=off") -> Iterator[str]:
     """A connection string of a new server on loopback, which is stopped and removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="runonce-postgresql-"))
     user = UNPRIVILEGED if os.geteuid() == 0 else None
@@ -42,7 +42,7 @@ def postgresql() -> Iterator[str]:
         check=True,
         capture_output=True,
     )
-    options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-c", "fsync=off"]
+    options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-c", setting]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
             [BINARIES / "postgres", "-D", data, *options],

