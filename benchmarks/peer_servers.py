@@ -38,6 +38,41 @@ class Peer(NamedTuple):
     guarantee: str
     does: frozenset[str]
     environ: dict[str, str] = {}  # noqa: RUF012 - of a tuple, which nobody changes
+    alone: bool = False
+    """Only the process that works is killed, not what has started it and what that has started."""
+
+
+MESSAGES, SCHEDULES, KILLS = "messages", "schedules", "kills"
+ALL = frozenset({MESSAGES, SCHEDULES, KILLS})
+OURS, HELD = "one effect a key; a dead host's goes on, fenced", {"ON_ABANDONED": "hold"}
+PEERS = [
+    Peer("runonce, Storage queue", "on_runonce", "standin", OURS, ALL),
+    Peer("runonce, Azurite", "on_runonce", "azurite", OURS, ALL - {KILLS}),
+    Peer("runonce, Service Bus", "on_runonce", "broker", OURS, ALL - {SCHEDULES}),
+    Peer(
+        'runonce, on_abandoned="hold"',
+        "on_runonce",
+        "standin",
+        "never twice; a person decides",
+        frozenset({KILLS}),
+        HELD,
+    ),
+    Peer("DBOS, PostgreSQL", "on_dbos", "postgresql", "one workflow an id; its executor resumes it", ALL),
+    Peer(
+        "DBOS, SQLite", "on_dbos", "sqlite", "one workflow an id; its executor resumes it", ALL - {SCHEDULES}
+    ),
+    Peer("procrastinate", "on_procrastinate", "postgresql", "at least once, by a task of your own", ALL),
+    Peer("Celery, Redis, RedBeat", "on_celery", "redis", "at least once (acks_late), after 1 h", ALL),
+    Peer(
+        "Celery, its pool's process alone",
+        "on_celery",
+        "redis",
+        "at least once (reject_on_worker_lost)",
+        frozenset({KILLS}),
+        alone=True,
+    ),
+    Peer("APScheduler 4", "on_apscheduler", "postgresql", "at least once, after a lease of 30 s", ALL),
+]
 
 
 class Place(NamedTuple):

@@ -1,7 +1,8 @@
 """APScheduler 4, before its release: a message is a job in the data store; a schedule is kept there, too.
 
 Version 3 is not here: its documentation says that processes must not share a job store. Each replica has a scheduler on
-the same PostgreSQL, which also carries the events between them, and jobs run in its pool of threads.
+the same PostgreSQL, which also carries the events between them, and jobs run in its pool of threads. A scheduler's
+identity is its process's, as it comes: one that is started again under its old identity gives up what it had begun.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ def scheduler() -> Scheduler:
     return Scheduler(
         SQLAlchemyDataStore(engine),
         PsycopgEventBroker(work.URL),
-        identity=work.REPLICA,
         max_concurrent_jobs=work.AT_ONCE,
         task_defaults=TaskDefaults(job_executor="threadpool", max_running_jobs=None),
     )

@@ -27,6 +27,7 @@ def test_what_became_of_the_killed_is_told_from_the_effects_after_the_kill(modul
     peers = module("peers")
     before, again = peers.Note("begun", "a", 1, 98.0), peers.Note("begun", "a", 2, 160.4)
     other = peers.Note("begun", "b", 2, 112.0)
-    assert peers.fate([before], "a", 100.0) == "not again within 100 s"
-    assert peers.fate([before, other], "a", 100.0) == "not again within 100 s; the next fire time after 12 s"
+    assert peers.fate([before], "a", 100.0) == "not again within 110 s"
+    assert peers.fate([before, other], "a", 100.0) == "not again within 110 s; the next fire time after 12 s"
     assert peers.fate([before, again, again], "a", 100.0) == "again after 60 s, 3 times in all"
+    assert peers.fate([again], "a", 70.0) == "again after 90 s, when it was started again"
