@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from peer_servers import (
+from peer_servers import (  # noqa: E402
     ALL,
     ENVIRONMENT,
     KILLS,
@@ -46,7 +46,7 @@ from peer_servers import (
     Servers,
     ask,
     command,
-)  # noqa: E402
+)
 from processes import cpu, kill, tree  # noqa: E402
 
 if TYPE_CHECKING:
