@@ -10,6 +10,7 @@ from runonce.errors import PermanentError
 from runonce.execution.registry import Registry
 from runonce.messages.definition import handler
 from runonce.messages.sending import outgoing
+from runonce.stores.azure.wire import services
 from runonce.transports.protocols import Outgoing
 from runonce.transports.storage import POISON, StorageTransport
 
@@ -46,7 +47,7 @@ class Charges:
         self.lab = lab
         self.handler = charging(lab.settings.namespace, lab.effects)
         self.registry = Registry(lab.stores.claims, lab.settings.namespace, CLOCK, "the experiment")
-        self._transport = StorageTransport(lab.settings.storage, VISIBILITY)
+        self._transport = StorageTransport(services(lab.settings.storage, "queue")[0], VISIBILITY)
         self.sender = self._transport.sender()
 
     def start(self, count: int) -> None:

@@ -37,6 +37,7 @@ from runonce.runs.claim import Claim, claim
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.rows import Outcome
 from runonce.settings import Settings
+from runonce.stores.azure.wire import services
 from runonce.transports.storage import StorageTransport
 
 if TYPE_CHECKING:
@@ -310,7 +311,7 @@ def refusal(write: Callable[[], None]) -> str:
 def messages(parent: Parent, effects: Effects) -> int:
     """A worker that charges invoices by messages."""
     settings = Settings.from_env()
-    transport = StorageTransport(settings.storage, VISIBILITY)
+    transport = StorageTransport(services(settings.storage, "queue")[0], VISIBILITY)
     parts = Runtime(settings, found=Discovered(), clock=CLOCK, transport=transport)
     consumer = Consumer(parts.deliverer, transport, charging(settings.namespace, effects))
     parent.tell("ready")

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from runonce.settings import Settings
 
 
-def start(settings: Settings, lease: Lease, stall_after: float | None, let_go: float) -> Keeper | None:
-    """Have a process of its own renew the lease, see `execution.keeper.keep` for the limits; None without the first."""
-    if stall_after is None:
-        return None
+def start(settings: Settings, lease: Lease, stall_after: float, let_go: float) -> Keeper:
+    """Have a process of its own renew the lease, see `execution.keeper.keep` for the limits."""
     given = pickle.dumps(
         (settings, lease.name, lease.holder, lease.trusted_until, stall_after, let_go, os.getpid())
     )

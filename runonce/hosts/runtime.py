@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from runonce.clock import Clock
+    from runonce.execution.keeper import Keeper
+    from runonce.execution.lease import Lease
     from runonce.hosts.discover import Discovered
     from runonce.messages.definition import Handler
     from runonce.messages.deliver import Deliverer
     from runonce.runs.definition import ScheduledJob
     from runonce.settings import Settings
+    from runonce.stores.azure.wire import Service
     from runonce.stores.protocols import Stores
     from runonce.transports.protocols import Sender, Transport
 
@@ -124,15 +127,24 @@ class Runtime:
         """The storage of the settings; nothing is sent before its first use."""
         if self._stores is not None:
             return self._stores
-        from runonce.stores.azure.stores import azure_stores  # noqa: PLC0415 - takes most of a second
+        from runonce.stores.azure.stores import azure_stores  # noqa: PLC0415 - `list` and `next` do without
+
+        return azure_stores(self.settings, self._account, closing=self._made)
+
+    @cached_property
+    def _account(self) -> list[Service]:
+        """The storage account's services, which all parts of this process ask on the same connections."""
+        from runonce.stores.azure.wire import services  # noqa: PLC0415 - as above
 
         try:
-            return azure_stores(self.settings, closing=self._made)
+            account = services(self.settings.storage, "blob", "queue", "table")
         except ValueError as error:  # the SDK's word for a connection string it cannot read
             setting = self.settings.storage.setting
             raise SettingsError(
                 f"{setting} is not a usable connection string ({error}); copy it whole from the portal."
             ) from error
+        self._made.callback(account[0].close)  # which are those of all three
+        return account
 
     @cached_property
     def runs(self) -> Registry:
@@ -163,7 +175,6 @@ class Runtime:
     def dispatcher(self) -> Dispatcher:
         """What runs scheduled jobs."""
         _ = self._told
-        from runonce.hosts.keeper import start  # noqa: PLC0415 - only where jobs run
         from runonce.messages.of_jobs import JobsMessages  # noqa: PLC0415
 
         return Dispatcher(
@@ -174,8 +185,13 @@ class Runtime:
             host=self.host,
             stop=self.stop,
             follow_ups=JobsMessages(lambda: self.sender),
-            keeper=partial(start, self.settings) if self._stores is None else None,
+            keeper=self._keeper if self._stores is None else None,
         )
+
+    def _keeper(self, lease: Lease, stall_after: float, let_go: float) -> Keeper:
+        from runonce.hosts.keeper import start  # noqa: PLC0415 - for jobs with a stall_after
+
+        return start(self.settings, lease, stall_after, let_go)
 
     @cached_property
     def transport(self) -> Transport:
@@ -194,7 +210,8 @@ class Runtime:
             return ServiceBusTransport(settings.servicebus, settings.queue_prefix)
         from runonce.transports.storage import StorageTransport  # noqa: PLC0415
 
-        return StorageTransport(settings.storage, settings.claim_lease, settings.queue_prefix)
+        _, queues, _ = self._account
+        return StorageTransport(queues, settings.claim_lease, settings.queue_prefix)
 
     @cached_property
     def sender(self) -> Sender:

@@ -72,6 +72,8 @@ def without_gone(
     The hosts of a version that is there run its fire times, or find by the grace that they missed them (`until` is that
     long ago), unless a run keeps them from it. Should one come back, its account begins anew.
     """
+    if not row.marks:
+        return row, None
     marks, records = {}, []
     for text, mark in row.marks.items():
         record = None

@@ -260,6 +260,8 @@ class _Walk:
             sorted(kind.every) if values == ["*"] else sorted(map(int, values))
             for values, kind in zip((seconds, *admitted), ncrontab.KINDS, strict=True)
         )
+        self._latest: tuple[tuple[int, int], list[int]] = (0, 0), []
+        """The month that was asked for last, of which most questions are, and its days."""
         self._first = time(self._hours[0], self._minutes[0], self._seconds[0])
         self._last = time(self._hours[-1], self._minutes[-1], self._seconds[-1])
 
@@ -291,8 +293,12 @@ class _Walk:
 
     def _days_of(self, year: int, month: int) -> list[int]:
         """The days of a month that match by date and by day of the week (0 is Sunday)."""
-        weekday, length = monthrange(year, month)
-        return [day for day in self._days if day <= length and (weekday + day) % 7 in self._weekdays]
+        of, days = self._latest
+        if of != (year, month):
+            weekday, length = monthrange(year, month)
+            days = [day for day in self._days if day <= length and (weekday + day) % 7 in self._weekdays]
+            self._latest = (year, month), days  # in one, for other threads ask too
+        return days
 
     def _time_from(self, at: time) -> time | None:
         """The first time of a day not before this one."""

@@ -19,7 +19,6 @@ from azure.core.exceptions import AzureError
 from runonce.errors import TransportError, TransportRefusedError
 from runonce.stores.azure.errors import Answer, answer, brief
 from runonce.stores.azure.queues import Queue
-from runonce.stores.azure.wire import services
 from runonce.stores.columns import to_text
 from runonce.transports.envelope import decoded, unwrap, wrap
 from runonce.transports.protocols import Backlog, Dead, Delivery, Outgoing, Receipt, Received
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from runonce.messages.definition import Handler
-    from runonce.settings import StorageConnection
+    from runonce.stores.azure.wire import Service
 
 POISON = "-poison"
 LARGEST = 65_536
@@ -62,15 +61,18 @@ def _translated(what: str) -> Iterator[None]:
 
 
 class StorageTransport:
-    """The queues of a storage account; `visibility` is how many seconds a received message stays hidden."""
+    """The queues of a storage account; `visibility` is how many seconds a received message stays hidden.
 
-    def __init__(self, storage: StorageConnection, visibility: int, prefix: str = "") -> None:
-        self._storage = storage
+    All its parts ask the same service, whose connections are not theirs to close.
+    """
+
+    def __init__(self, service: Service, visibility: int, prefix: str = "") -> None:
+        self._service = service
         self._visibility = visibility
         self._prefix = prefix
 
     def sender(self) -> StorageSender:
-        return StorageSender(self._storage, self._prefix)
+        return StorageSender(self._service, self._prefix)
 
     def inbox(self, handler: Handler) -> StorageInbox:
         return StorageInbox(self.sender(), handler, self._visibility)
@@ -81,13 +83,10 @@ class StorageTransport:
     def backlog(self, handler: Handler) -> Backlog:
         """By the queues' own approximate counts, which are right but for the last seconds."""
         sender = self.sender()
-        try:
-            with _translated(f"counting the messages of {handler.queue}"):
-                queue = sender.queue(handler.queue)
-                waiting, dead = queue.count(), sender.queue(handler.queue + POISON).count()
-                first = queue.peek(1) if waiting else []
-        finally:
-            sender.close()
+        with _translated(f"counting the messages of {handler.queue}"):
+            queue = sender.queue(handler.queue)
+            waiting, dead = queue.count(), sender.queue(handler.queue + POISON).count()
+            first = queue.peek(1) if waiting else []
         oldest = first[0].inserted_on if first else None
         return Backlog(waiting, dead, oldest, counts_begun=True)
 
@@ -95,8 +94,8 @@ class StorageTransport:
 class StorageSender:
     """Sends to queues, which are made on first use."""
 
-    def __init__(self, storage: StorageConnection, prefix: str) -> None:
-        (self._service,) = services(storage, "queue")
+    def __init__(self, service: Service, prefix: str) -> None:
+        self._service = service
         self._prefix = prefix
 
     def queue(self, name: str) -> Queue:
@@ -150,7 +149,7 @@ class StorageSender:
         return True
 
     def close(self) -> None:
-        self._service.close()
+        pass  # see StorageTransport
 
 
 def _receipt(native: Any) -> Receipt:
@@ -227,7 +226,6 @@ class StorageInbox:
 
     def close(self) -> None:
         self._closed.set()
-        self._sender.close()
 
 
 def put_aside(sender: StorageSender, queue: str, delivery: Delivery, dead: DeadLetter) -> None:
@@ -307,7 +305,7 @@ class StorageDeadLetters:
         self._sender.show(self._queue, _receipt(dead.native), 0.0)
 
     def close(self) -> None:
-        self._sender.close()
+        pass  # see StorageTransport
 
 
 def _dead(native: Any, handler: Handler) -> Dead:

@@ -17,6 +17,7 @@ from runonce.messages.deliver import Deliverer
 from runonce.messages.message import LONGEST_KEY
 from runonce.messages.rows import State
 from runonce.stores.azure.stores import azure_stores
+from runonce.stores.azure.wire import services
 from runonce.testing import Complete, DeadLetter, Workbench
 from runonce.transports.protocols import Delivery, Outgoing
 from runonce.transports.storage import StorageTransport
@@ -212,7 +213,7 @@ def test_bad_messages_go_through_a_real_queue(azurite: str) -> None:
         seen.append(message.key)
 
     one = handler(queue=queue, key="id", name="send_invoice")(handle)
-    transport = StorageTransport(settings.storage, 30)
+    transport = StorageTransport(services(settings.storage, "queue")[0], 30)
     small = {name: case for name, case in BAD.items() if case[0] is PLAIN and len(case[1]) < 30_000}
     sender = transport.sender()
     sender.send(queue, [Outgoing(case[1], name) for name, case in small.items()])

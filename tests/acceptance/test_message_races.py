@@ -21,6 +21,7 @@ from runonce.messages.deliver import Deliverer
 from runonce.messages.effects import read_effects
 from runonce.messages.sending import outgoing, send_all
 from runonce.stores.azure.stores import azure_stores
+from runonce.stores.azure.wire import services
 from runonce.testing import Complete, MemorySender, Reschedule
 from runonce.transports.storage import StorageTransport
 
@@ -142,10 +143,12 @@ def test_an_unreachable_table_loses_nothing(azurite: str, proxy: StorageProxy) -
         body(message)
 
     one = handler(queue=f"q{settings.namespace}", key="id", name="send_invoice", concurrency=4)(handle)
-    direct = StorageTransport(fresh_settings(azurite).storage, settings.claim_lease)
+    direct = StorageTransport(services(fresh_settings(azurite).storage, "queue")[0], settings.claim_lease)
     send_all(direct.sender(), one, [outgoing(one, {"id": f"k{n}"}) for n in range(24)])
     host = host_on(settings, "host")
-    consumer = Consumer(host, StorageTransport(settings.storage, settings.claim_lease), one)
+    consumer = Consumer(
+        host, StorageTransport(services(settings.storage, "queue")[0], settings.claim_lease), one
+    )
     thread = threading.Thread(target=consumer.run)
     thread.start()
     for _ in range(4):

@@ -1,13 +1,18 @@
-"""The connections to Azurite that many threads share."""
+"""The connections to Azurite that many threads share, and all parts of a process."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from runonce.hosts.discover import Discovered
+from runonce.hosts.runtime import Runtime
 from runonce.stores.azure.stores import azure_stores
+from runonce.stores.azure.wire import Connections
+from runonce.transports.protocols import Outgoing
+from tests.support.transports import make_handler
 
 if TYPE_CHECKING:
     import pytest
@@ -30,3 +35,33 @@ def test_many_threads_keep_their_connections(settings: Settings, caplog: pytest.
     with caplog.at_level(logging.WARNING), ThreadPoolExecutor(THREADS) as pool:
         assert not any(pool.map(look, range(THREADS)))
     assert "Connection pool is full" not in caplog.text
+
+
+def test_all_parts_of_a_process_have_the_same_connections(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores, sender, inboxes and dead letters keep one pool for each server, and let it go with the runtime."""
+    made: list[str] = []
+    pools: list[Any] = []
+    make = Connections._made
+
+    def noting(connections: Connections, server: str) -> Any:
+        made.append(server)
+        pools.append(make(connections, server))
+        return pools[-1]
+
+    monkeypatch.setattr(Connections, "_made", noting)
+    to = make_handler(settings.namespace)
+    with Runtime(settings, found=Discovered(), host="test") as runtime:
+        runtime.stores.leases.held("x")
+        runtime.stores.runs.get("p", "x")
+        runtime.stores.requests.send("x")
+        runtime.sender.send(to.queue, [Outgoing(b"{}", "1"), Outgoing(b"{}", "2")])
+        for inbox in (runtime.transport.inbox(to), runtime.transport.inbox(to)):
+            assert len(inbox.receive(1, 5)) == 1
+            inbox.close()
+        runtime.transport.dead_letters(to).peek(1)
+        assert runtime.transport.backlog(to).dead == 0
+        assert len(made) == len(set(made)) == 3
+        assert [pool.num_connections for pool in pools] == [1, 1, 1]
+    assert all(pool.pool is None for pool in pools)

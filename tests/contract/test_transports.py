@@ -30,6 +30,7 @@ from runonce.messages.reading import prepare
 from runonce.messages.rows import MessageRow, State, place
 from runonce.messages.sending import outgoing, send_all
 from runonce.settings import ServiceBusConnection, StorageConnection
+from runonce.stores.azure.wire import services
 from runonce.stores.columns import encode
 from runonce.stores.memory import memory_stores
 from runonce.stores.protocols import Insert
@@ -163,7 +164,10 @@ def limited_pipe(request: pytest.FixtureRequest) -> Pipe:
 def test_two_namespaces_share_no_queue_and_no_dead_letter(azurite: str, broker: Broker) -> None:
     """With the namespace before their names, messages, copies and dead letters are one namespace's alone."""
     to = make_handler("q0")
-    storage = [StorageTransport(StorageConnection(azurite), LOCK, prefix) for prefix in ("one-", "two-")]
+    storage = [
+        StorageTransport(services(StorageConnection(azurite), "queue")[0], LOCK, prefix)
+        for prefix in ("one-", "two-")
+    ]
     bus = [
         ServiceBusTransport(ServiceBusConnection(broker.connection_string), prefix)
         for prefix in ("one-", "two-")
@@ -546,11 +550,9 @@ def nobody(request: pytest.FixtureRequest) -> Any:
         )
         return ServiceBusTransport(ServiceBusConnection(closed))
     key = base64.b64encode(b"key").decode()
-    services = "".join(
-        f"{s}Endpoint=http://127.0.0.1:9/devstoreaccount1;" for s in ("Blob", "Queue", "Table")
-    )
-    text = f"AccountName=devstoreaccount1;AccountKey={key};{services}"
-    return StorageTransport(StorageConnection(text), LOCK)
+    ends = "".join(f"{s}Endpoint=http://127.0.0.1:9/devstoreaccount1;" for s in ("Blob", "Queue", "Table"))
+    text = f"AccountName=devstoreaccount1;AccountKey={key};{ends}"
+    return StorageTransport(services(StorageConnection(text), "queue")[0], LOCK)
 
 
 def test_a_broker_out_of_reach_is_one_kind_of_error_and_soon(nobody: Any) -> None:

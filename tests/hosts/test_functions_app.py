@@ -21,6 +21,7 @@ from runonce.runs.rows import decode_job, job_key, key_range
 from runonce.runs.table import read_run
 from runonce.settings import LeaseTerms
 from runonce.stores.azure.stores import azure_stores
+from runonce.stores.azure.wire import services
 from runonce.stores.columns import to_text
 from runonce.transports.storage import StorageTransport
 from tests.support.functions_app import ROOT, environment, make_app
@@ -367,7 +368,7 @@ def test_a_message_that_cannot_be_handled_is_put_aside_at_once(
         assert done.success, done.exception
         assert done.said(said)
     take = handling(queue=f"functions-{module_settings.namespace}", name="take")
-    letters = StorageTransport(module_settings.storage, 30).dead_letters(take)
+    letters = StorageTransport(services(module_settings.storage, "queue")[0], 30).dead_letters(take)
     views = [view(registry_of_claims(module_settings, stores), take, dead) for dead in letters.peek(10)]
     letters.close()
     with QueueClient.from_connection_string(

@@ -12,6 +12,7 @@ from azure.storage.queue import QueueClient
 from runonce.clock import SystemClock
 from runonce.execution.registry import Registry
 from runonce.messages.dead_letters import view
+from runonce.stores.azure.wire import services
 from runonce.transports.storage import StorageTransport
 from tests.support.functions_app import environment, make_app
 from tests.support.functions_worker import LiveHost
@@ -48,7 +49,7 @@ def reasons(settings: Settings, azure: Stores, queue: str) -> list[str]:
     """Of the dead letters."""
     take = handling(queue=queue, name="take")
     registry = Registry(azure.claims, settings.namespace, SystemClock(), "test")
-    letters = StorageTransport(settings.storage, 30).dead_letters(take)
+    letters = StorageTransport(services(settings.storage, "queue")[0], 30).dead_letters(take)
     try:
         return [view(registry, take, dead).reason for dead in letters.peek(32)]
     finally:

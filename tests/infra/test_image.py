@@ -25,6 +25,7 @@ from runonce.execution.registry import Registry
 from runonce.runs.rows import Outcome, decode_job, job_key
 from runonce.runs.table import read_run
 from runonce.stores.azure.stores import azure_stores
+from runonce.stores.azure.wire import services
 from runonce.transports.protocols import Outgoing
 from runonce.transports.storage import StorageTransport
 from tests.support.functions_worker.environment import find_python
@@ -165,7 +166,7 @@ class Platform:
 
     def send(self, queue: str, *ids: int) -> None:
         """Send messages to a handler."""
-        sender = StorageTransport(self.settings.storage, 60).sender()
+        sender = StorageTransport(services(self.settings.storage, "queue")[0], 60).sender()
         messages = [Outgoing(f'{{"id": {n}}}'.encode(), f"m-{n}") for n in ids]
         sender.send(f"{queue}-{self.settings.namespace}", messages)
         sender.close()

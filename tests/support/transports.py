@@ -15,6 +15,7 @@ from azure.storage.queue import QueueClient
 
 from runonce.messages.definition import handler
 from runonce.settings import ServiceBusConnection, StorageConnection
+from runonce.stores.azure.wire import services
 from runonce.transports.protocols import Outgoing
 from runonce.transports.servicebus import ServiceBusTransport
 from runonce.transports.storage import POISON, StorageTransport
@@ -102,7 +103,9 @@ class StoragePipe(Pipe):
 
     def __init__(self, connection_string: str, visibility: int = LOCK) -> None:
         self.connection_string = connection_string
-        super().__init__(StorageTransport(StorageConnection(connection_string), visibility))
+        super().__init__(
+            StorageTransport(services(StorageConnection(connection_string), "queue")[0], visibility)
+        )
 
     def queue(self) -> str:
         return f"q-{uuid.uuid4().hex[:12]}"

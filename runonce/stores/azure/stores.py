@@ -19,29 +19,40 @@ from runonce.stores.azure.wire import services
 from runonce.stores.protocols import Stores
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import ExitStack
 
     from runonce.settings import Settings
+    from runonce.stores.azure.wire import Service
     from runonce.stores.postgresql import PostgreSQLLeases
     from runonce.stores.protocols import LeaseStore
     from runonce.stores.redis import RedisLeases
 
 
-def azure_stores(settings: Settings, *, closing: ExitStack | None = None, **options: Any) -> Stores:
+def azure_stores(
+    settings: Settings,
+    account: Sequence[Service] = (),
+    *,
+    closing: ExitStack | None = None,
+    **options: Any,
+) -> Stores:
     """The stores of the settings' storage account; nothing is sent before the first use.
 
     Args:
         settings: Which account, and how it is reached.
-        closing: Takes what closes the clients.
+        account: Its services, where others ask them too: "blob", "queue", "table".
+        closing: Takes what closes the clients that were made here.
         options: Go to the SDK's clients; their `transport` is for all requests (tests count with it).
     """
     storage = settings.storage
-    blob, queue, table = services(storage, "blob", "queue", "table", transport=options.get("transport"))
+    blob, queue, table = account or services(
+        storage, "blob", "queue", "table", transport=options.get("transport")
+    )
     data = AzureBlobs(
         lambda: make_client(_blob_client(), storage, "blob", {**PATIENT, **options}), settings.data_container
     )
     if closing is not None:
-        for made in (blob, queue, table, data):
+        for made in (data, *(() if account else (blob, queue, table))):
             closing.callback(made.close)
     return Stores(
         leases=_other_leases(settings, closing) or AzureLeases(blob, settings.lease_container),
