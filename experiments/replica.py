@@ -200,7 +200,7 @@ def runtime(settings: Settings, *jobs: ScheduledJob) -> Runtime:
 def soaked(parent: Parent, effects: Effects) -> int:
     """The local host with the jobs and the handler of a soak."""
     settings = Settings.from_env()
-    transport = StorageTransport(settings.storage, VISIBILITY)
+    transport = StorageTransport(services(settings.storage, "queue")[0], VISIBILITY)
     found = Discovered(accounts.jobs(effects, sleep))
     parts = Runtime(settings, found=found, clock=CLOCK, transport=transport)
     consumer = Consumer(parts.deliverer, transport, accounts.orders(settings.namespace, effects))

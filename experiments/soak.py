@@ -49,6 +49,7 @@ from runonce.errors import StoreError, TransportError
 from runonce.execution.threads import start_thread
 from runonce.messages.sending import outgoing
 from runonce.settings import LeaseTerms, Settings, StorageConnection
+from runonce.stores.azure.wire import services
 from runonce.transports.protocols import Outgoing
 from runonce.transports.storage import StorageTransport
 
@@ -112,7 +113,7 @@ class Soak:
         self.ended: Counter[int] = Counter()
         """Exit codes of those that were told to stop."""
         self._sent: set[str] = set()
-        self._transport = StorageTransport(lab.settings.storage, VISIBILITY)
+        self._transport = StorageTransport(services(lab.settings.storage, "queue")[0], VISIBILITY)
         self._is_over = False
 
     # -- replicas -----------------------------------------------------------------------------------------------

@@ -188,8 +188,10 @@ class Runtime:
             keeper=self._keeper if self._stores is None else None,
         )
 
-    def _keeper(self, lease: Lease, stall_after: float, let_go: float) -> Keeper:
-        from runonce.hosts.keeper import start  # noqa: PLC0415 - for jobs with a stall_after
+    def _keeper(self, lease: Lease, stall_after: float | None, let_go: float) -> Keeper | None:
+        if stall_after is None:
+            return None
+        from runonce.hosts.keeper import start  # noqa: PLC0415 - for few jobs
 
         return start(self.settings, lease, stall_after, let_go)
 

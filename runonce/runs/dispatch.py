@@ -103,7 +103,7 @@ class Dispatcher(Flow[Started]):
         host: str,
         stop: StopSignal | None = None,
         follow_ups: FollowUps | None = None,
-        keeper: Callable[[Lease, float, float], Keeper] | None = None,
+        keeper: Callable[[Lease, float | None, float], Keeper | None] | None = None,
     ) -> None:
         self.follow_ups = follow_ups
         self.keeper = keeper
@@ -230,10 +230,7 @@ class Dispatcher(Flow[Started]):
     def _start(self, job: ScheduledJob, claimed: Claim, lease: Lease, stop: StopSignal) -> Started:
         limits = terms(job.max_runtime, self.settings.shutdown_timeout, self.clock.elapsed())
         lease.renew_until(limits.let_go)
-        keeper = None
-        if self.keeper and job.stall_after is not None:
-            keeper = self.keeper(lease, job.stall_after, limits.let_go)
-        lease.keep(stop.set, keeper)
+        lease.keep(stop.set, self.keeper and self.keeper(lease, job.stall_after, limits.let_go))
         token = claimed.run.token
         blobs = Blobs(self.stores.blobs, self.settings.namespace, job.name, token, lease.check, self.clock)
         at = f"{claimed.run.fire_time:%Y-%m-%dT%H:%M:%SZ}"
