@@ -397,7 +397,10 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
         for name, command in COMMANDS.items()
     }
     parsers["demo"].add_argument(
-        "names", nargs="*", metavar="NAME", help="some of them only, or takeover, which takes a minute"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="some of them only, or takeover or locks, which take a minute",
     )
     parsers["demo"].add_argument(
         "--invoices",

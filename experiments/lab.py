@@ -61,6 +61,7 @@ class Lab:
         self._name = name
         self._started: list[Replica] = []
         self._marks: list[Mark] = []
+        self._parts: list[Lab] = []
 
     def mark(self, replica: Replica, sign: str, what: str) -> None:
         """Note what has just happened to a replica, for the picture."""
@@ -94,8 +95,17 @@ class Lab:
         self._started.append(replica)
         return replica
 
+    def part(self, name: str, *, leases: str = "") -> Lab:
+        """A lab for a part of this experiment: a namespace and effects of its own, and leases where it says."""
+        settings = replace(self.settings, leases=leases)
+        made = Lab(f"{self._name}-{name}", settings, self.invoices, self._folder, self.processes, self.say)
+        self._parts.append(made)
+        return made
+
     def end(self) -> None:
         """End this experiment's replicas."""
+        for part in self._parts:
+            part.end()
         for replica in self._started:
             replica.end()
 

@@ -18,20 +18,25 @@ FIRE_TIMES = 5
 def run(lab: Lab) -> list[Finding]:
     """Carry it out."""
     lab.say("starting three replicas")
-    replicas = lab.start("no-lock", REPLICAS)
+    return carried_out(lab, REPLICAS)
+
+
+def carried_out(lab: Lab, count: int) -> list[Finding]:
+    """The same with any number of replicas."""
+    replicas = lab.start("no-lock", count)
     first = (CLOCK.now() + timedelta(seconds=2)).replace(microsecond=0)
     lab.say(f"{FIRE_TIMES} fire times, a second apart")
     for replica in replicas:
         replica.tell(f"{first.isoformat()} {FIRE_TIMES}")
     for replica in replicas:
         replica.hear("done")
-    return [judge(lab.times())]
+    return [judge(lab.times(), count)]
 
 
 def judge(times: Counter[str], replicas: int = REPLICAS) -> Finding:
     """What was seen, against what is expected."""
     return Finding(
-        f"{REPLICAS} replicas, no lock, {FIRE_TIMES} fire times",
+        f"{replicas} replicas, no lock, {FIRE_TIMES} fire times",
         f"each takes effect {replicas} times",
         f"{len(times)} fire times took effect {often(times.values())}: {times.total()} effects",
         ok=len(times) == FIRE_TIMES and set(times.values()) == {replicas},

@@ -44,7 +44,7 @@ def run(lab: Lab) -> list[Finding]:
     taken = lab.wait(
         "a takeover", 2 * (lease + tick) + STARTING, lambda: next(iter(lab.effects.read()), None)
     )
-    lab.wait("the report", STARTING + 10, lambda: _entries(lab) == {"report": token + 1})
+    lab.wait("the report", STARTING + 10, lambda: entries(lab) == {"report": token + 1})
     lab.say("taken over; waking the first one up")
     woken = CLOCK.elapsed()
     old.process.send_signal(signal.SIGCONT)
@@ -56,7 +56,7 @@ def run(lab: Lab) -> list[Finding]:
     intact = (
         item is not None
         and item.data == f"written under token {token + 1}".encode()
-        and _entries(lab) == {"report": token + 1}
+        and entries(lab) == {"report": token + 1}
     )
     return [
         Finding(
@@ -83,6 +83,7 @@ def judge(refused: Mapping[str, str], token: int, *, intact: bool) -> Finding:
     )
 
 
-def _entries(lab: Lab) -> dict[str, int]:
+def entries(lab: Lab) -> dict[str, int]:
+    """The report's ledger: each entry's token."""
     rows = lab.stores.runs.scan(lab.settings.namespace, *key_range("entry", "report"))
     return {str(row.values["key"]): int(row.values["token"]) for row in rows}

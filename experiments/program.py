@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 LONGEST_FIRST = (
     "takeover",
+    "locks",
     "kill-9",
     "pause",
     "sigterm",

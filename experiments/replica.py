@@ -116,12 +116,12 @@ def no_lock(parent: Parent, effects: Effects) -> int:
 # -- the local host -----------------------------------------------------------------------------------------------
 
 
-def short_job(effects: Effects) -> ScheduledJob:
-    """A short job that fires every two seconds."""
+def short_job(effects: Effects, before: str = "") -> ScheduledJob:
+    """A short job that fires every two seconds; `before` goes before its effects' keys."""
 
     @scheduled("*/2 * * * * *", name="tick", misfire="all")
     def tick(run: Run) -> None:
-        effects.append(run.fire_time.isoformat())
+        effects.append(before + run.fire_time.isoformat())
         sleep(SHORT)
 
     return tick
@@ -178,6 +178,11 @@ def steady_jobs(effects: Effects) -> list[ScheduledJob]:
 def steady(parent: Parent, effects: Effects) -> int:
     """The local host with the steady jobs."""
     return serve(parent, *steady_jobs(effects))
+
+
+def locked(parent: Parent, effects: Effects) -> int:
+    """The local host with a short job, a steady one, and the one that writes a report."""
+    return serve(parent, short_job(effects, "tick "), steady_jobs(effects)[0], report_job(effects))
 
 
 def serve(parent: Parent, *jobs: ScheduledJob) -> int:
@@ -292,7 +297,10 @@ def holder(parent: Parent, effects: Effects) -> int:
         "outcome": refusal(lambda: claimed.finish(Outcome.SUCCEEDED)),
     }
     parent.tell("wrote", json.dumps(refused))
-    parent.hear()
+    if parent.hear() == "without a fence":
+        effects.append("late")
+        parent.tell("wrote")
+        parent.hear()
     return 0
 
 
@@ -325,6 +333,7 @@ KINDS: dict[str, Callable[[Parent, Effects], int]] = {
     "invoices": invoices,
     "report": report,
     "steady": steady,
+    "locked": locked,
     "one-by-one": one_by_one,
     "messages": messages,
     "holder": holder,

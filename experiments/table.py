@@ -54,7 +54,7 @@ def print_introduction(console: Console, settings: Settings, names: Sequence[str
         glossary.add_row(Text(line[:13].strip()), Text(line[13:].strip()))
     console.print(glossary, width=min(console.width, 100))
     console.print()
-    waits = bool({"kill-9", "pause", "takeover"} & set(names))
+    waits = bool({"kill-9", "pause", "takeover", "locks"} & set(names))
     seconds = settings.lease.duration + 15 if waits else 30
     what = "1 experiment" if len(names) == 1 else f"{len(names)} experiments, some side by side"
     console.print(

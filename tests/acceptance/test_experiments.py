@@ -21,6 +21,7 @@ from experiments import (
     kill_9,
     late_replica,
     lease_and_claim,
+    locks,
     no_lock,
     pause,
     program,
@@ -274,6 +275,19 @@ def test_takeover_differs_when_a_lease_is_not_waited_out_or_for_too_long() -> No
     elsewhere = takeover.ends()[0]
     assert takeover.judge(elsewhere, [26.0, 45.0]).ok is True
     assert takeover.judge(elsewhere, [26.0, 52.0]).ok is False
+
+
+def test_locks_differ_when_a_holder_is_replaced_late_or_writes_through_its_fence() -> None:
+    """A killed holder is replaced at once where the lock is its connection's; a paused one's term is waited out."""
+    for kind, killed, expected in (
+        ("postgresql", 0.5, True),
+        ("postgresql", 30.0, False),
+        ("redis", 30.0, True),
+    ):
+        assert locks.judge(kind, 5, killed, 46.0, (0, 1), 65.0).ok is expected
+    assert locks.judge("blob", 6, 30.0, 46.0, (0, 1), 65.0).ok is False
+    assert locks.judge("blob", 5, 30.0, 70.0, (0, 1), 65.0).ok is False
+    assert locks.judge("blob", 5, 30.0, 46.0, (1, 1), 65.0).ok is False
 
 
 def test_all_is_without_what_takes_a_minute() -> None:
