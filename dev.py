@@ -8,6 +8,7 @@
     python dev.py servicebus run a local Service Bus with the handlers' queues and topics, until Ctrl-C
     python dev.py simulate   run the dispatcher against simulated storage, clocks and faults, many times
     python dev.py soak       kill, pause and stop real replicas for ten minutes, then account for everything
+    python dev.py fuzz       give whatever is read from outside changed inputs, a minute for each of its readers
     python dev.py check      lint, format and type check
     python dev.py run JOB    any other command is runonce's own: status, history JOB, next JOB, --help
 
@@ -109,6 +110,18 @@ def soak(options: argparse.Namespace) -> int:
     install_azurite()
     command = [str(VENV_PYTHON), "-m", "experiments.soak"]
     return run([*command, "--minutes", str(options.minutes), "--seed", str(options.seed)])
+
+
+def fuzz(options: argparse.Namespace) -> int:
+    """Fuzz whatever is read from outside: what hypothesis makes of samples first, then what atheris does."""
+    set_up(TOOLS)
+    install_servicebus()  # without it the broker's part is left out
+    seconds = str(options.seconds)
+    tried = run(pytest_command(["tests/fuzz"]), settings={"RUNONCE_FUZZ_EXAMPLES": str(20 * options.seconds)})
+    install = [str(VENV_PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    with contextlib.suppress(launcher.CommandError), step("installing atheris"):
+        launcher.run_quietly([*install, "-r", "fuzz/requirements.txt"], cwd=ROOT)
+    return run([str(VENV_PYTHON), "-m", "fuzz", "--seconds", seconds, *options.targets]) or tried
 
 
 def serve(_options: argparse.Namespace) -> int:
@@ -427,6 +440,10 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
     parsers["soak"].add_argument(
         "--seed", type=int, default=1, metavar="S", help="of what befalls the replicas (default: 1)"
     )
+    parsers["fuzz"].add_argument(
+        "--seconds", type=int, default=60, metavar="S", help="for each target (default: %(default)s)"
+    )
+    parsers["fuzz"].add_argument("targets", nargs="*", metavar="TARGET", help="default: all")
     parsers["servicebus"].add_argument(
         "--port", type=int, default=5673, help="where it listens (default: %(default)s)"
     )
@@ -442,6 +459,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "servicebus": servicebus,
     "simulate": simulate,
     "soak": soak,
+    "fuzz": fuzz,
     "check": check,
 }
 

@@ -35,7 +35,7 @@ from urllib.parse import urlsplit
 
 from runonce.environment import number, whole, word
 from runonce.errors import SettingsError
-from runonce.watched import Watched
+from runonce.watched import Watched, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,10 +132,11 @@ def emulator(connection_string: str | None) -> str | None:
     fields = _fields(connection_string or "")
     if fields.get("usedevelopmentstorage", "").lower() != "true":
         return None
-    uri = urlsplit(fields.get("developmentstorageproxyuri") or "http://127.0.0.1")
-    if uri.scheme not in ("http", "https") or not uri.hostname:
-        raise ValueError(f"DevelopmentStorageProxyUri={uri.geturl()!r} must be a URL such as http://azurite")
-    host = f"[{uri.hostname}]" if ":" in uri.hostname else uri.hostname
+    given = fields.get("developmentstorageproxyuri") or "http://127.0.0.1"
+    if not is_url(given):
+        raise ValueError(f"DevelopmentStorageProxyUri={given!r} must be a URL such as http://azurite")
+    uri = urlsplit(given)
+    host = f"[{uri.hostname}]" if ":" in str(uri.hostname) else uri.hostname
     ports = (("Blob", 10000), ("Queue", 10001), ("Table", 10002))
     endpoints = [f"{name}Endpoint={uri.scheme}://{host}:{port}/{EMULATED}" for name, port in ports]
     return ";".join(
@@ -352,6 +353,10 @@ def _checked_connection_string(name: str, text: str) -> str:
         wrong = "without AccountName, or endpoints of blob, queue and table"
     elif not fields.get("accountkey") and not fields.get("sharedaccesssignature"):
         wrong = "without AccountKey or SharedAccessSignature"
+    elif bad := next(
+        (f"{s}endpoint" for s in SERVICES if not _is_address(fields.get(f"{s}endpoint", ""))), ""
+    ):
+        wrong = f"whose {bad} is not a URL"
     elif fields.get("accountkey") and not _is_base64(fields["accountkey"]):
         wrong = "whose AccountKey is not Base64, as if part of it were missing"
     if wrong is None:
@@ -361,6 +366,14 @@ def _checked_connection_string(name: str, text: str) -> str:
         f"{name} is not a storage connection string (a text of {len(text)} characters {wrong}): copy it whole from "
         f'the portal, or use "UseDevelopmentStorage=true" for Azurite.'
     )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        urlsplit(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_base64(text: str) -> bool:
@@ -376,6 +389,13 @@ def _endpoints(env: Mapping[str, str], name: str) -> dict[str, str]:
     if account:
         found = {s: found[s] or f"https://{account}.{s}.core.windows.net" for s in SERVICES}
     missing = [s for s in SERVICES if not found[s]]
+    for service, url in found.items():
+        if url and not is_url(url):
+            own = f"{name}__{service}ServiceUri"
+            given = own if env.get(own, "").strip() else f"{name}__accountName"
+            raise SettingsError(
+                f"{given} gives {url!r}, which is not the URL of a service, such as https://shop.{service}.core.windows.net."
+            )
     if len(missing) == len(SERVICES):
         return {}
     if missing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import proton
@@ -16,6 +17,8 @@ from servicebus.links import Links
 from servicebus.sasl import Sasl
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from servicebus.broker import Broker
 
 _log = logging.getLogger(__name__)
@@ -71,18 +74,14 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio: hand whole frames to Proton, piece by piece, and act on each."""
-        try:
+        with self._refusing():
             for piece in self._frames.feed(self._past_sasl(data)):
                 if self.closed:
                     return
                 self.message_format = piece.message_format
                 self._push(piece.data)
                 self._handle_events()
-        except Exception:  # noqa: BLE001 - Python's own exit code 1 means here that a run failed
-            _log.exception("connection dropped")
-            self.abort()
-        else:
-            self._flush()
+        self._flush()
 
     def flush_soon(self) -> None:
         """Send what Proton has to say, once, after the current step."""
@@ -170,8 +169,34 @@ class Connection(asyncio.Protocol):
                 self.abort()
             self._collector.pop()
 
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """What the client sends and cannot be acted on ends its connection, in words; others are served."""
+        try:
+            yield
+        except (ValueError, IndexError, KeyError, proton.ProtonException) as error:
+            _log.warning("A connection is closed, for this is no AMQP: %r", error)
+            self._refuse("amqp:decode-error", str(error))
+        except Exception as error:  # noqa: BLE001 - Python's own exit code 1 means here that a run failed
+            _log.exception("a connection is closed")
+            self._refuse("amqp:internal-error", repr(error))
+
+    def _refuse(self, name: str, text: str) -> None:
+        self.closed = True
+        try:
+            while (size := self._transport.pending()) > 0:
+                self._write(bytes(self._transport.peek(size) or b""))
+                self._transport.pop(size)
+            self._socket.write(self._flows.farewell(name, text))
+        finally:
+            self._socket.close()
+
     def _flush(self) -> None:
         self._flush_scheduled = False
+        with self._refusing():
+            self._write_all()
+
+    def _write_all(self) -> None:
         while not self.closed:
             size = self._transport.pending()
             if size < 0:

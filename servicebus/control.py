@@ -41,7 +41,7 @@ def obey(broker: Broker, line: str) -> dict[str, Any]:
             "clock": lambda: broker.clock(float(command["seconds"])),
         }
         found = actions[command["do"]]()
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return {"ok": False, "error": f"{line.strip()}: {error}"}
     return {"ok": True, "messages": found, "operations": broker.operations, "faults": broker.faults.struck}
 

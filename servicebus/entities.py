@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -39,12 +40,12 @@ class Settings:
     """The queue or topic every dead letter goes on to."""
 
     def __post_init__(self) -> None:
-        if self.lock <= 0:
-            raise ValueError(f"lock={self.lock:g}: a lock must last longer than 0 s")
+        if not 0 < self.lock < math.inf:
+            raise ValueError(f"lock={self.lock:g}: a lock must last longer than 0 s, and end")
         if self.max_delivery < 1:
             raise ValueError(f"max_delivery={self.max_delivery}: at least one delivery is needed")
-        if self.dedup < 0 or self.ttl < 0:
-            raise ValueError(f"dedup={self.dedup:g}, ttl={self.ttl:g}: a duration cannot be negative")
+        if not (0 <= self.dedup < math.inf and 0 <= self.ttl < math.inf):
+            raise ValueError(f"dedup={self.dedup:g}, ttl={self.ttl:g}: a duration is 0 or more seconds")
         if self.quota < 0:
             raise ValueError(f"quota={self.quota}: a size cannot be negative")
         for target in filter(None, (self.forward, self.forward_dead_letters)):

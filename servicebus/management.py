@@ -52,7 +52,7 @@ def _peek(queue: MessageQueue, body: Body) -> Answer:
 
 
 def _schedule(queue: MessageQueue, body: Body) -> Answer:
-    numbers = queue.publish([bytes(entry["message"]) for entry in body["messages"]])
+    numbers = queue.publish([bytes(memoryview(entry["message"])) for entry in body["messages"]])
     return 200, {"sequence-numbers": proton.Array(proton.UNDESCRIBED, proton.Data.LONG, *numbers)}
 
 
@@ -75,8 +75,8 @@ def _settle(queue: MessageQueue, body: Body) -> Answer:
     queue.settle(
         _list(body["lock-tokens"]),
         _OUTCOMES[body["disposition-status"]],
-        body.get("deadletter-reason"),
-        body.get("deadletter-description"),
+        _text(body.get("deadletter-reason")),
+        _text(body.get("deadletter-description")),
         transfers.encoded(body.get("properties-to-modify") or {}),
     )
     return 200, None
@@ -90,6 +90,12 @@ _OPERATIONS: dict[str, tuple[str, Callable[[MessageQueue, Body], Answer]]] = {
     "receive-by-sequence-number": ("receive-deferred", _receive_deferred),
     "update-disposition": ("settle", _settle),
 }
+
+
+def _text(value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        raise TypeError(f"{type(value).__name__} where a text belongs")
+    return value
 
 
 def _list(value: Any) -> list[Any]:

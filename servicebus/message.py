@@ -63,9 +63,16 @@ class Message:
     def sent(cls, raw: bytes) -> Self:
         """Read what a client sends, without what only the broker says of a message; one without an id gets one.
 
-        ValueError or IndexError when it is none.
+        ValueError or IndexError when it is none, or has a part that could not be read later on.
         """
         message = cls.parse(raw)
+        if not all(isinstance(name, str) for name in message.application_properties()):
+            raise ValueError("the name of an application property is no text")
+        _ = (
+            message.time_to_live,
+            message.scheduled_for,
+            [values.decode(one) for one in message.property_fields()],
+        )
         for name in _OWN:
             message.annotations.pop(name, None)
         if message.message_id is None:
@@ -136,7 +143,7 @@ class Message:
     def encode(self, locked_until: float | None = None, *, with_state: bool = False) -> bytes:
         """The message as a receiver gets it."""
         durable_priority_ttl = (self.header + [values.NULL] * 3)[:3]
-        header = b"".join((*durable_priority_ttl, values.NULL, values.uint32(self.delivery_count)))
+        header = [*durable_priority_ttl, values.NULL, values.uint32(self.delivery_count)]
         annotations = self.annotations | {
             _SEQUENCE_NUMBER: values.long(self.sequence_number),
             _ENQUEUED: values.timestamp(self.enqueued),
@@ -147,7 +154,7 @@ class Message:
             annotations[_STATE] = values.int32(self.state)
         return b"".join(
             (
-                _section_start(HEADER) + b"\xc0" + bytes((len(header) + 1, 5)) + header,
+                _section_start(HEADER) + values.encode_list(header),
                 _section_start(ANNOTATIONS) + values.encode_map(annotations),
                 self.properties,
                 self.application,
@@ -193,7 +200,8 @@ def _sections(raw: bytes) -> list[tuple[int, bytes, bytes]]:
             raise ValueError("a message section starts with a descriptor")
         value = values.end_of(raw, start + 1)
         end = values.end_of(raw, value)
-        code = values.integer(raw[start + 1 : value])
+        descriptor = raw[start + 1 : value]
+        code = values.integer(descriptor) if descriptor[0] in values.INTEGERS else 0
         if end > len(raw):
             raise ValueError("a message section is cut short")
         found.append((code, raw[start:end], raw[value:end]))

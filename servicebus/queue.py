@@ -160,7 +160,7 @@ class MessageQueue:
         properties: dict[Raw, Raw] | None = None,
     ) -> None:
         """Decide about locked messages, all or none; properties are merged into those the messages have."""
-        for lock in [self._locks.held(token) for token in tokens]:
+        for lock in [self._locks.held(token) for token in dict.fromkeys(tokens)]:
             message = lock.message
             if properties and outcome is not Outcome.COMPLETE:
                 message.merge(properties)
@@ -188,7 +188,7 @@ class MessageQueue:
 
     def _find(self, numbers: Iterable[int], state: State) -> list[Message]:
         found: list[Message] = []
-        for number in numbers:
+        for number in dict.fromkeys(numbers):
             message = self._messages.get(number)
             if message is None or message.lock or message.state is not state:
                 raise not_found(f"{self.name} has no {state.name.lower()} message {number}.")

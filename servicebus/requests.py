@@ -19,13 +19,16 @@ MANAGEMENT = "/$management"
 def answer(broker: Broker, claims: set[str], node: str, raw: bytes) -> tuple[str | None, bytes]:
     """Where to, and the encoded answer to one encoded request; a faulty request is answered too."""
     request = proton.Message()
-    request.decode(raw)
+    try:
+        request.decode(raw)
+    except proton.ProtonException as fault:
+        raise ValueError(f"a request that is no message: {fault}") from fault
     try:
         status, text, body = _act(broker, claims, node, request)
         error = None
     except Refused as refusal:
         status, text, body, error = refusal.status, refusal.text, None, refusal.condition
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as fault:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError) as fault:
         status, text, body, error = 400, f"Bad request: {fault!r}", None, "com.microsoft:argument-error"
     # The two nodes spell their answers differently, and the SDK looks for exactly these.
     names = ("status-code", "status-description") if node == CBS else ("statusCode", "statusDescription")

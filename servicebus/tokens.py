@@ -30,4 +30,8 @@ def valid(token: str, keys: Mapping[str, str]) -> bool:
 
 def scope(address: str) -> str:
     """The entity an address names: both `amqps://host/Orders` and `Orders` name `orders`; "" means all."""
-    return (urlsplit(address).path if "://" in address else address).strip("/").lower()
+    try:
+        path = urlsplit(address).path if "://" in address else address
+    except ValueError:  # then it names nothing
+        path = address
+    return path.strip("/").lower()

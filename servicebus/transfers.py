@@ -117,7 +117,11 @@ def _reason(delivery: proton.Delivery) -> tuple[str | None, str | None, dict[Raw
     error = delivery.remote.condition if delivery.remote_state == proton.Disposition.REJECTED else None
     if error is None:
         return None, None, {}
-    info = {str(key): value for key, value in (error.info or {}).items()}
+    info = {str(key): value for key, value in error.info.items()} if isinstance(error.info, dict) else {}
     own = (None, None) if error.name == _DEAD_LETTER else (error.name, error.description)
     reason, description = info.pop("DeadLetterReason", own[0]), info.pop("DeadLetterErrorDescription", own[1])
-    return reason, description, encoded(info)
+    return _text(reason), _text(description), encoded(info)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -26,17 +26,19 @@ _ONE_BYTE_SIZE = (0xA, 0xC, 0xE)
 _FOUR_BYTE_SIZE = (0xB, 0xD, 0xF)
 _SMALL_LISTS_AND_MAPS = (0xC0, 0xC1)
 _LISTS_AND_MAPS = (0xD0, 0xD1)
-_ZERO = (0x43, 0x44)
-_SIGNED = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
+_SIGNED = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81)
 _TIMESTAMP = 0x83
+INTEGERS = (0x43, 0x44, 0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x60, 0x61, 0x70, 0x71, 0x80, 0x81)
 _LONGEST_SHORT = 0xFF
 
 
 def end_of(data: bytes | bytearray, start: int) -> int:
     """Offset just past the value that starts at `start`."""
+    while data[start] == DESCRIBED:
+        if data[start + 1] == DESCRIBED:
+            raise ValueError("a descriptor is itself described")
+        start = end_of(data, start + 1)
     code = data[start]
-    if code == DESCRIBED:
-        return end_of(data, end_of(data, start + 1))
     kind = code >> 4
     if kind in _FIXED_WIDTH:
         return start + 1 + _FIXED_WIDTH[kind]
@@ -61,6 +63,8 @@ def elements(data: bytes | bytearray, start: int = 0, limit: int | None = None) 
     found: list[Raw] = []
     for _ in range(count if limit is None else min(count, limit)):
         end = end_of(data, position)
+        if end > len(data):
+            raise ValueError("a value is cut short")
         found.append(bytes(data[position:end]))
         position = end
     return found
@@ -73,15 +77,15 @@ def map_of(raw: Raw) -> dict[Raw, Raw]:
 
 
 def integer(raw: Raw) -> int:
-    """Any AMQP integer, boolean excluded."""
-    if raw[0] in _ZERO:
-        return 0
+    """Any AMQP integer, boolean excluded; ValueError when it is none."""
+    if raw[0] not in INTEGERS:
+        raise ValueError(f"0x{raw[0]:02x} starts no integer")
     return int.from_bytes(raw[1:], "big", signed=raw[0] in _SIGNED)
 
 
 def seconds_of(raw: Raw | None) -> float:
     """A timestamp in seconds since 1970; 0 when there is none."""
-    return integer(raw) / 1000 if raw and raw[0] == _TIMESTAMP else 0.0
+    return int.from_bytes(raw[1:], "big", signed=True) / 1000 if raw and raw[0] == _TIMESTAMP else 0.0
 
 
 def encode_map(values: dict[Raw, Raw]) -> Raw:
@@ -145,7 +149,7 @@ def decode(raw: Raw) -> Any:
 
 
 _DECODERS: dict[int, Callable[[Raw], Any]] = (
-    dict.fromkeys((*_ZERO, 0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x60, 0x61, 0x70, 0x71, 0x80, 0x81), integer)
+    dict.fromkeys(INTEGERS, integer)
     | dict.fromkeys((0xA1, 0xA3), lambda raw: raw[2:].decode())
     | dict.fromkeys((0xB1, 0xB3), lambda raw: raw[5:].decode())
     | {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from runonce.schedules.zones import zone
+from runonce.stores.columns import to_text
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -24,7 +25,7 @@ def read_instant(text: str, time_zone: str) -> tuple[datetime, str]:
         ) from None
     local = given if given.tzinfo is not None else given.replace(tzinfo=zone(time_zone))
     try:
-        instant = local.astimezone(UTC)
+        instant = local.astimezone(UTC).replace(microsecond=0)  # an offset may have some too
     except OverflowError:
         raise ValueError(
             f"{text!r} is beyond the calendar in UTC; give an instant in the years 1 to 9999"
@@ -41,7 +42,7 @@ def read_instant(text: str, time_zone: str) -> tuple[datetime, str]:
 
 def to_utc(instant: datetime) -> str:
     """2026-11-29T03:00:00Z, as `--at` takes it."""
-    return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return to_text(instant.replace(microsecond=0))
 
 
 def to_local(instant: datetime, time_zone: str) -> str:

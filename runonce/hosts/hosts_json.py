@@ -28,4 +28,7 @@ def read_json(text: str) -> Any:
         inner = re.sub(r"\\'|\"", lambda one: "'" if one[0] == "\\'" else '\\"', string[1:-1])
         return f'"{inner}"'
 
-    return json.loads(_OWN.sub(plain, _COMMENT.sub(blank, text.removeprefix("\ufeff"))))
+    try:
+        return json.loads(_OWN.sub(plain, _COMMENT.sub(blank, text.removeprefix("\ufeff"))))
+    except RecursionError:
+        raise ValueError("it is nested too deeply to be read") from None

@@ -16,14 +16,13 @@ import os
 import tempfile
 import threading
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runonce.errors import StoreError
 from runonce.execution.threads import start_thread
 from runonce.runs.requests import send_request
-from runonce.stores.columns import to_text
+from runonce.stores.columns import UNREADABLE, instant, to_text
 
 try:
     import fcntl
@@ -101,16 +100,21 @@ class _Machine:
                         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError:
                         continue  # whoever it is lives
-                    about = json.loads(file.read())
+                    try:
+                        about = json.loads(file.read())
+                        name, lock, fire_time = about["job"], about["lock"], instant(about["fire_time"])
+                    except UNREADABLE as error:  # as after a power cut: the lease is waited out
+                        log.warning("%s cannot be read (%s); it is removed", path, error)
+                        path.unlink()
+                        continue
                     # Silent where that holder has it no more.
-                    self._dispatcher.stores.leases.release(about["lock"], path.stem)
+                    self._dispatcher.stores.leases.release(lock, path.stem)
                     log.warning(
                         "job %s, fire time %s: its host on this machine is dead; its lease is free",
-                        about["job"],
-                        about["fire_time"],
+                        name,
+                        to_text(fire_time),
                     )
-                    fire_time = datetime.fromisoformat(about["fire_time"])
-                    send_request(self._dispatcher.stores.requests, about["job"], fire_time, "abandoned")
+                    send_request(self._dispatcher.stores.requests, name, fire_time, "abandoned")
                     path.unlink()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from runonce.errors import InputError
@@ -12,13 +12,15 @@ from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.dispatch import Dispatcher
     from runonce.runs.result import Result
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ONE_SECOND = timedelta(seconds=1)
+MOST = 100_000
+"""Fire times in a range: more than a day of one each second, and less than a year mistyped by a digit."""
 LOOK_AGAIN = 2.0
 """Seconds between tries while another run of the job has its lease."""
 
@@ -31,13 +33,19 @@ def to_backfill(
     Reads a range of rows, 1,000 in a call.
 
     Raises:
-        InputError: The range is empty or reaches into the future.
+        InputError: The range is empty, reaches into the future or before 1970, or has more than 100,000 fire times.
     """
     now = dispatcher.clock.now()
-    if since > until or until > now:
+    if not EPOCH <= since <= until <= now:
         raise InputError(
-            f"Job {job.name}: a backfill goes from an earlier instant to a later one that has passed, not from "
+            f"Job {job.name}: a backfill goes from an instant since 1970 to a later one that has passed, not from "
             f"{to_text(since)} to {to_text(until)} (now is {to_text(now.replace(microsecond=0))})."
+        )
+    fire_times = list(job.schedule.fire_times(since - ONE_SECOND, until, limit=MOST + 1))
+    if len(fire_times) > MOST:
+        raise InputError(
+            f"Job {job.name}: from {to_text(since)} to {to_text(until)} there are more than {MOST:,} fire times; take "
+            f"a shorter range."
         )
     registry = dispatcher.registry
     first, last = run_key(job.name, until), run_key(job.name, since) + ";"  # keys count down
@@ -45,7 +53,7 @@ def to_backfill(
     if first < key_range("run", job.name)[1]:
         rows = (decode_run(row) for row in registry.table.scan(registry.namespace, first, last))
         known = {row.fire_time: row.outcome for row in rows if row.params == params}
-    return [(one, known.get(one)) for one in job.schedule.fire_times(since - ONE_SECOND, until)]
+    return [(one, known.get(one)) for one in fire_times]
 
 
 def backfill(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from runonce.errors import ConflictError, StoreError
-from runonce.stores.columns import compact, from_text, to_text
+from runonce.stores.columns import UNREADABLE, compact, from_text, to_text, typed, unreadable
 from runonce.stores.protocols import ANY, Delete, Insert, Replace
 
 if TYPE_CHECKING:
@@ -75,16 +75,19 @@ def hosts(registry: Registry) -> list[Host]:
 
 def _host(row: Row) -> Host:
     value, silent = row.values.get, row.read_at - row.timestamp
-    return Host(
-        name=str(value("name", "")),
-        kind=str(value("kind", "local")),
-        version=str(value("version", "")),
-        started=from_text(str(value("started", ""))),
-        jobs=tuple(json.loads(str(value("jobs", "[]")))),
-        last_seen=row.timestamp,
-        seen_ago=silent,
-        is_alive=silent <= max(MISSED, timedelta(seconds=2 * float(value("every", EACH_TICK)))),
-    )
+    try:
+        return Host(
+            name=str(value("name", "")),
+            kind=str(value("kind", "local")),
+            version=str(value("version", "")),
+            started=from_text(str(value("started", ""))),
+            jobs=typed(json.loads(str(value("jobs", "[]"))), tuple[str, ...]),
+            last_seen=row.timestamp,
+            seen_ago=silent,
+            is_alive=silent <= max(MISSED, timedelta(seconds=2 * float(value("every", EACH_TICK)))),
+        )
+    except UNREADABLE as error:
+        raise unreadable(row, error) from error
 
 
 class OwnRow:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from runonce.errors import InputError, StoreError
-from runonce.stores.columns import from_text, to_text
+from runonce.stores.columns import to_text
 
 if TYPE_CHECKING:
     from runonce.stores.protocols import QueueItem, QueueStore
@@ -119,7 +119,8 @@ def read_request(body: str) -> Request:
     """
     try:
         fields = json.loads(body)
-        fire_time = from_text(fields["fire_time"])
+        told = fields["fire_time"]
+        fire_time = datetime.fromisoformat(told) if told else None
         job, why, put_back = fields["job"], fields.get("why", ""), int(fields.get("put_back", 0))
         if fire_time is not None and fire_time.tzinfo is not None:
             fire_time = fire_time.astimezone(UTC)  # whoever sent it by hand may have used another zone

@@ -10,12 +10,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping  # noqa: TC003 - the codec reads the annotations
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime  # noqa: TC003 - as above
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from runonce.stores.columns import KEPT_ATTEMPTS, Columns, compact, decode, from_text, json_text, to_text
+from runonce.stores.columns import (
+    KEPT_ATTEMPTS,
+    Columns,
+    compact,
+    decode,
+    from_text,
+    instant,
+    json_text,
+    to_text,
+    typed,
+)
 from runonce.transports.ids import digest
 
 if TYPE_CHECKING:
@@ -91,7 +101,7 @@ def _marks_text(marks: Mapping[str, Mark]) -> str:
 
 def _marks(text: str) -> Mapping[str, Mark]:
     return {
-        schedule: Mark(datetime.fromisoformat(watermark), datetime.fromisoformat(since))
+        schedule: Mark(instant(watermark), instant(since))
         for schedule, (watermark, since) in json.loads(text).items()
     }
 
@@ -113,12 +123,12 @@ def _pending_text(pending: Mapping[datetime, Pending]) -> str:
 
 def _pending(text: str) -> Mapping[datetime, Pending]:
     return {
-        datetime.fromisoformat(t): Pending(
-            p["why"],
-            datetime.fromisoformat(p["not_before"]),
+        instant(t): Pending(
+            typed(p["why"], str),
+            instant(p["not_before"]),
             from_text(p["asked_at"]),
-            p.get("params", ""),
-            p.get("by", ""),
+            typed(p.get("params", ""), str),
+            typed(p.get("by", ""), str),
         )
         for t, p in json.loads(text).items()
     }
@@ -140,7 +150,7 @@ def _failures_text(failures: tuple[Failure, ...]) -> str:
 
 def _failures(text: str) -> tuple[Failure, ...]:
     return tuple(
-        Failure(datetime.fromisoformat(t), params, Outcome(outcome), datetime.fromisoformat(at))
+        Failure(instant(t), typed(params, str), Outcome(outcome), instant(at))
         for t, params, outcome, at in json.loads(text)
     )
 

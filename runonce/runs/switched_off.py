@@ -7,16 +7,16 @@ app writes down what it found, one row for each app, beside those of the hosts.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runonce.errors import ConflictError
 from runonce.runs.presence import partition, row_key
-from runonce.stores.columns import compact
+from runonce.stores.columns import UNREADABLE, compact, typed, unreadable
 from runonce.stores.protocols import Delete, Insert, Replace, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import datetime
 
     from runonce.execution.registry import Registry
@@ -69,7 +69,10 @@ def switched_off(registry: Registry) -> list[SwitchedOff]:
     """
     found = []
     for row in registry.table.scan(partition(registry.namespace), FIRST, LAST):
-        functions: dict[str, str] = json.loads(str(row.values["functions"]))
-        app = str(row.values["app"])
+        try:
+            functions: Mapping[str, str] = typed(json.loads(str(row.values["functions"])), Mapping[str, str])
+            app = str(row.values["app"])
+        except UNREADABLE as error:
+            raise unreadable(row, error) from error
         found += [SwitchedOff(name, functions[name], app, row.timestamp) for name in sorted(functions)]
     return found

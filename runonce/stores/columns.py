@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import types
 import unicodedata
-from collections.abc import Mapping  # noqa: TC003 - the codec reads the annotations
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -51,6 +51,9 @@ LETTERS = {"Lu", "Ll", "Lt", "Lm", "Lo", "Nl"}
 REST_OF_NAME = {"Mn", "Mc", "Nd", "Pc"}
 LONGEST_KEY = 500
 """Characters of a row's key; the limit is 1 KiB (Azure Tables)."""
+
+UNREADABLE = (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a column raises that is not what it should be."""
 
 compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 strict = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -96,11 +99,16 @@ def decode(kind: type[R], row: Row) -> R:
             if name in left:
                 known[column.name] = column.read(left.pop(name))
         return kind(**known, unknown=left)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise UnreadableRowError(
-            f"Row {row.key} cannot be read ({type(error).__name__}: {error}): it was edited by hand, or written by "
-            f"something else. Correct the column; what is due stays due until it can be read."
-        ) from error
+    except UNREADABLE as error:
+        raise unreadable(row, error) from error
+
+
+def unreadable(row: Row, error: Exception) -> UnreadableRowError:
+    """What is said of a row that is none, for the error that reading it has raised."""
+    return UnreadableRowError(
+        f"Row {row.key} cannot be read ({type(error).__name__}: {error}): it was edited by hand, or written by "
+        f"something else. Correct the column; what is due stays due until it can be read."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +149,23 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if hint in (str, int) or (isinstance(hint, type) and issubclass(hint, StrEnum)):
         return hint  # type: ignore[no-any-return]
     if hint is datetime:
-        return datetime.fromisoformat
+        return instant
     if isinstance(hint, types.UnionType) and datetime in get_args(hint):
         return from_text
-    if get_origin(hint) is tuple:
-        rows = get_origin(get_args(hint)[0]) is tuple
-        return lambda text: tuple(tuple(one) if rows else one for one in json.loads(text))
-    return _mapping
+    return lambda text: typed(json.loads(text), hint)
 
 
-def _mapping(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise TypeError(f"{type(value).__name__} where an object belongs")
-    return value
+def typed(value: Any, hint: Any) -> Any:
+    """A JSON value as a type says it; TypeError where it, or something in it, is of another."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is tuple and isinstance(value, list):
+        kinds = inner[:1] * len(value) if inner[-1] is ... else inner
+        return tuple(typed(one, of) for one, of in zip(value, kinds, strict=True))
+    if kind is Mapping and isinstance(value, dict):
+        return {name: typed(one, inner[1]) for name, one in value.items()}
+    if kind is Any or (isinstance(value, (int, float) if kind is float else kind) and kind is not tuple):
+        return value
+    raise TypeError(f"{type(value).__name__} where {getattr(kind, '__name__', kind)} belongs")
 
 
 def valid(text: str) -> str:
@@ -246,4 +257,12 @@ def to_text(instant: datetime | None) -> str:
 
 def from_text(text: str) -> datetime | None:
     """An instant that `to_text` wrote."""
-    return datetime.fromisoformat(text) if text else None
+    return instant(text) if text else None
+
+
+def instant(text: str) -> datetime:
+    """The instant in a text, in UTC; ValueError where that has no offset, OverflowError at the calendar's ends."""
+    read = datetime.fromisoformat(text)
+    if read.tzinfo is None:
+        raise ValueError(f"{text!r} has no offset")
+    return read.astimezone(UTC)

@@ -130,5 +130,6 @@ def _envelope(data: bytes) -> dict[str, Any] | None:
     properties = envelope.get("properties", {})
     texts = [envelope.get("id"), envelope.get("correlation_id"), envelope.get("sent_as", "")]
     texts += properties.values() if isinstance(properties, dict) else [properties, None]
-    whole = all(isinstance(text, str) for text in texts) and isinstance(envelope.get("reschedules"), int)
+    times = envelope.get("reschedules")
+    whole = all(isinstance(text, str) for text in texts) and isinstance(times, int) and times >= 0
     return envelope if whole and ("body" in envelope or "body64" in envelope) else None

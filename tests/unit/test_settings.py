@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -449,3 +450,24 @@ def test_a_development_storage_that_is_nowhere_is_refused() -> None:
         Settings.from_env(
             {"RUNONCE_STORAGE": "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=azurite"}
         )
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"RUNONCE_STORAGE__tableServiceUri": "http://[::1"}, "RUNONCE_STORAGE__tableServiceUri"),
+        ({"RUNONCE_STORAGE__queueServiceUri": "shop.queue"}, "RUNONCE_STORAGE__queueServiceUri"),
+        ({"RUNONCE_STORAGE__accountName": "shop prod"}, "RUNONCE_STORAGE__accountName"),
+        ({"RUNONCE_STORAGE": f"AccountName=a;AccountKey={KEY};BlobEndpoint=http://[a"}, "RUNONCE_STORAGE"),
+        (
+            {"RUNONCE_STORAGE": "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://[a"},
+            "http://azurite",
+        ),
+    ],
+)
+def test_an_address_that_is_none_is_told_with_its_setting(change: dict[str, str], named: str) -> None:
+    """The URL of a service that cannot be one is a settings error, and nothing that the first call stumbles over."""
+    with pytest.raises(SettingsError, match=re.escape(named)):
+        _ = Settings.from_env(
+            {"RUNONCE_STORAGE__accountName": "shop", "RUNONCE_NAMESPACE": "shop", **change}
+        ).storage

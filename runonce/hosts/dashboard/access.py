@@ -14,7 +14,7 @@ import json
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from starlette.exceptions import HTTPException
 
@@ -57,7 +57,7 @@ class Loopback:
 
     def who(self, request: Request) -> Who:
         host = request.headers.get("host", "")
-        if urlsplit(f"//{host}").hostname not in LOOPBACK:
+        if _address(f"//{host}").hostname not in LOOPBACK:
             raise HTTPException(421, f"This page is for http://127.0.0.1, not for {host}.")
         return Who(self.user, self.may_act)
 
@@ -98,13 +98,21 @@ def principal(header: str) -> tuple[str, set[str]]:
     try:
         said: Mapping[str, Any] = json.loads(base64.b64decode(header, validate=True))
         claims = [(str(claim["typ"]), str(claim["val"])) for claim in said["claims"]]
-    except (binascii.Error, ValueError, KeyError, TypeError):
+    except (binascii.Error, ValueError, KeyError, TypeError, RecursionError):
         raise HTTPException(401, "Sign in first.") from None
     of_name, of_role = str(said.get("name_typ") or "name"), str(said.get("role_typ") or "roles")
     name = next(
         (value for kind, value in claims if kind in (of_name, "preferred_username")), "somebody signed in"
     )
     return name, {value for kind, value in claims if kind in (of_role, "roles")}
+
+
+def _address(text: str) -> SplitResult:
+    """The parts of an address; none of one that is none, such as http://[."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
 
 
 def form_token(request: Request) -> str:
@@ -128,7 +136,7 @@ async def read_form(request: Request, who: Who) -> dict[str, str]:
     if not who.may_act:
         raise HTTPException(403, f"{who.name} may look, and not act.")
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
+    if origin is not None and _address(origin).netloc != request.headers.get("host", ""):
         raise HTTPException(403, "This form was sent by another site.")
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise HTTPException(403, "This form was sent by another site.")
@@ -143,7 +151,7 @@ async def read_form(request: Request, who: Who) -> dict[str, str]:
         }
     except ValueError:
         raise HTTPException(400, "The form is not text.") from None
-    if not hmac.compare_digest(fields.pop(FIELD, ""), request.cookies.get(COOKIE, "-")):
+    if not hmac.compare_digest(fields.pop(FIELD, "").encode(), request.cookies.get(COOKIE, "-").encode()):
         raise HTTPException(
             403, "The form is out of date, or another site's: go back, load the page and send it again."
         )

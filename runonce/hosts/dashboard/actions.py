@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
@@ -49,7 +48,7 @@ def run(asked: Asked) -> tuple[str, str]:
         raise InputError(
             f"The schedule of {job.name} does not name {utc(at)}; tick the box to run it anyway."
         )
-    operate.ask(asked.runtime.dispatcher, job, at.astimezone(UTC), job.params(given), asked.who)
+    operate.ask(asked.runtime.dispatcher, job, at, job.params(given), asked.who)
     return _job_page(job.name), f"{job.name} is asked for, for {utc(at)}; the first free host runs it."
 
 
@@ -57,7 +56,7 @@ def backfill(asked: Asked) -> tuple[str, str]:
     """Ask for each fire time of a range that is not done, the oldest first; first only say which."""
     job = _defined(asked.runtime, asked.path["job"])
     since, until = instant(asked.form.get("from", "")), instant(asked.form.get("to", ""))
-    known = ranges.to_backfill(asked.runtime.dispatcher, job, since.astimezone(UTC), until.astimezone(UTC))
+    known = ranges.to_backfill(asked.runtime.dispatcher, job, since, until)
     left = [fire_time for fire_time, outcome in known if not ranges.is_done(outcome)]
     if asked.form.get("sure") != "yes":
         listed = ", ".join(utc(one) for one in left[:5]) + (" ..." if len(left) > 5 else "")  # noqa: PLR2004
@@ -109,7 +108,7 @@ def decided(verb: str) -> Do:
     """What an operator decides about one run."""
 
     def do(asked: Asked) -> tuple[str, str]:
-        at = instant(asked.path["fire_time"]).astimezone(UTC)
+        at = instant(asked.path["fire_time"])
         which = decide.Which(
             asked.path["job"], at, asked.form.get("params", ""), asked.who, asked.form.get("why", "")
         )

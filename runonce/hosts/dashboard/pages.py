@@ -121,7 +121,7 @@ def run(asked: Asked) -> tuple[str, dict[str, Any]]:
         "parameters": parameters_json(shown.params),
         "checkpoint": _pretty(shown.checkpoint),
         "now": asked.runtime.clock.now(),
-        "lines": lines.of(f"{name} {fire_time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"),
+        "lines": lines.of(f"{name} {fire_time:%Y-%m-%dT%H:%M:%SZ}"),
         "is_here": shown.host == asked.runtime.host,
     }
 
@@ -186,12 +186,12 @@ def break_lease(asked: Asked) -> tuple[str, dict[str, Any]]:
 
 
 def instant(text: str) -> datetime:
-    """An instant of an address or a form; NotThere if it is none."""
+    """An instant of an address or a form, in UTC; NotThere if it is none."""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise NotThere(f"{text!r} is no instant, such as 2026-11-30T03:00:00Z.") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _job(runtime: Runtime, name: str) -> JobStatus:
@@ -211,7 +211,7 @@ def _since(runtime: Runtime, name: str, since: datetime, now: datetime) -> list[
 def _pretty(text: str) -> str:
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

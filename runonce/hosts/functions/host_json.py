@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OVERRIDE = "AzureFunctionsJobHost__"
 """Begins an application setting that goes before host.json, its path joined by two underscores."""
-DURATION = re.compile(r"(?:(\d+)\.)?(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.\d+)?")
+DURATION = re.compile(r"(?:([0-9]{1,8})\.)?([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.[0-9]+)?")
 DEFAULT_TIMEOUT = "00:30:00"
 """On the Flex Consumption plan."""
 MARGIN = 60.0
@@ -123,7 +123,7 @@ class _Values:
             value = "-1"  # the host reads a number as text
         if isinstance(value, str) and not isinstance(default, str):  # from an application setting
             value = {"true": True, "false": False}.get(
-                value.lower(), int(value) if value.isdigit() else value
+                value.lower(), int(value) if re.fullmatch("[0-9]{1,9}", value) else value
             )
         if not isinstance(value, type(default)) or isinstance(value, bool) != isinstance(default, bool):
             self._wrong(path, value, f"write {json.dumps(default)} or another one of that kind")
@@ -149,7 +149,7 @@ class _Values:
 
 
 def _overridden(content: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    merged: dict[str, Any] = json.loads(json.dumps(content))
+    merged = dict(content)
     for name, value in environ.items():
         if not name.lower().startswith(OVERRIDE.lower()):
             continue
@@ -157,8 +157,8 @@ def _overridden(content: dict[str, Any], environ: Mapping[str, str]) -> dict[str
         place = merged
         for folder in folders:
             key = next((k for k in place if k.lower() == folder.lower()), folder)
-            if not isinstance(place.get(key), dict):
-                place[key] = {}
+            inner = place.get(key)
+            place[key] = dict(inner) if isinstance(inner, dict) else {}
             place = place[key]
         place[next((k for k in place if k.lower() == last.lower()), last)] = value
     return merged

@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from runonce.errors import ConflictError, StoreError, TransportError
+from runonce.errors import ConflictError, StoreError, TransportError, UnreadableRowError
 from runonce.messages.plan import RESOLUTION
 from runonce.runs.presence import CHECK_IN, MISSED, OwnRow, partition, row_key
-from runonce.stores.columns import LONGEST_COLUMN
+from runonce.stores.columns import LONGEST_COLUMN, UNREADABLE, unreadable
 from runonce.stores.protocols import Delete
 from runonce.transports.protocols import Receipt
 
@@ -145,19 +145,28 @@ class InHand:
         others = [row for row in self._registry.table.scan(at, FIRST, LAST) if row.key != self._row.key]
         for row in others:
             if row.read_at - row.timestamp > MISSED:
-                self._show_again(row)
+                try:
+                    self._show_again(row)
+                except UnreadableRowError as error:
+                    log.warning(
+                        "messages in hand of a worker that is gone come when the host lets them: %s", error
+                    )
+                    continue
                 with suppress(ConflictError):  # another worker did the same, or that one lives
                     self._registry.table.commit(at, [Delete(row.key, row.etag)])
         return bool(others)
 
     def _show_again(self, row: Row) -> None:
         silent = (row.read_at - row.timestamp).total_seconds()
-        wait = max(0.0, float(row.values["claim_lease"]) + RESOLUTION - silent)
-        entries = str(row.values["messages"]).splitlines()
-        shown = 0
-        for entry in entries:
-            queue, message_id, pop_receipt = entry.split(" ")
-            shown += self._sender.show(queue, Receipt(message_id, pop_receipt), wait)
+        try:
+            wait = max(0.0, int(row.values["claim_lease"]) + RESOLUTION - silent)
+            entries = []
+            for entry in str(row.values["messages"]).splitlines():
+                queue, message_id, pop_receipt = entry.split(" ")
+                entries.append((queue, Receipt(message_id, pop_receipt)))
+        except UNREADABLE as error:
+            raise unreadable(row, error) from error
+        shown = sum(self._sender.show(queue, receipt, wait) for queue, receipt in entries)
         log.warning(
             "a worker that had %d messages has not been heard of for %.0f s: %d of them come again in %.0f s",
             *(len(entries), silent, shown, wait),

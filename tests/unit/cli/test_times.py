@@ -78,3 +78,10 @@ def test_an_instant_relative_to_now(seconds: float, text: str) -> None:
 def test_a_local_time_shows_its_offset(zone: str, text: str) -> None:
     """The offset stands with it, with minutes where it has some."""
     assert times.to_local(NOW, zone) == text
+
+
+@pytest.mark.parametrize("text", ["0001-01-05T03:00:00Z", "0226-11-29T03:00Z", "9999-12-27T23:59:59Z"])
+def test_what_is_said_of_an_instant_can_be_given_again(text: str) -> None:
+    """A UTC text of any year, first ones included, is one that `--at` reads as the same instant."""
+    instant, _ = times.read_instant(text, "UTC")
+    assert times.read_instant(times.to_utc(instant), "Europe/Istanbul") == (instant, "")

@@ -92,3 +92,31 @@ def test_a_row_edited_by_hand_is_told(change: dict[str, str]) -> None:
     """A column of another type is an error that names the row, whatever is in it."""
     with pytest.raises(UnreadableRowError, match="Row key cannot be read"):
         decode(JobRow, stored({**encode(JobRow("nightly")), **change}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("job", {"watermark": "2026-11-29T03:00:00"}),
+        ("job", {"watermark": "0001-01-01T00:00:00+14:00"}),
+        ("job", {"token": float("inf")}),
+        ("job", {"format": float("inf")}),
+        ("job", {"took": '["long"]'}),
+        ("job", {"took": "{}"}),
+        ("job", {"troubles": "[" * 100_000}),
+        ("job", {"troubles": '{"failed": 7}'}),
+        ("job", {"marks": '{"0 0 3 * * * UTC": ["2026-11-29", "2026-11-29"]}'}),
+        ("job", {"failures": '[["2026-11-29T03:00:00Z", 7, "failed", "2026-11-29T03:00:00Z"]]'}),
+        ("job", {"pending": '{"2026-11-29T03:00:00Z": {"why": [], "not_before": "2026-11-29T03:00:00Z"}}'}),
+        ("run", {"skips": '[["2026-11-29T03:00:00Z"]]'}),
+        ("run", {"attempts": '["first"]'}),
+        ("message", {"outbox": '["x"]'}),
+        ("message", {"progress": '{"items": "many"}'}),
+        ("message", {"replays": '"2026"'}),
+    ],
+)
+def test_a_column_of_another_kind_is_told_when_it_is_read(kind: str, change: dict[str, Any]) -> None:
+    """What a column holds is of its field's type down to its parts, or the error names the row: never later trouble."""
+    values = json.loads(FIXTURES[-1].read_text(encoding="utf-8"))[kind]
+    with pytest.raises(UnreadableRowError, match="Row key cannot be read"):
+        decode(KINDS[kind], stored(values | change))
