@@ -133,6 +133,7 @@ def amqp_message(data: bytes) -> None:
     receiver = cast("Receiver", SimpleNamespace(original=lambda _: data))
     delivery = received_by(receiver, native)
     _check(delivery)
+    assert "of a form" not in delivery.unreadable  # the SDK could read it
     for one in HANDLERS[:1]:
         settlement = Workbench().deliverer.deliver(one, delivery)
         assert isinstance(settlement, Complete | DeadLetter), settlement
@@ -169,7 +170,7 @@ WHOLE = (
     b"\x00\x53\x70\xc0\x09\x03\x41\x50\x04\x70\x00\x00\xea\x60"
     + b"\x00\x53\x72"
     + _map(b"\xa3\x15x-opt-sequence-number", b"\x81" + bytes(7) + b"\x07", b"\xa3\x15x-opt-enqueued-time--", b"\x40")
-    + b"\x00\x53\x73\xc0\x0e\x03" + _string("m-1") + b"\x40" + _string("to-who")[:8]
+    + b"\x00\x53\x73\xc0\x0f\x03" + _string("m-1") + b"\x40" + _string("to-who")[:8]
     + b"\x00\x53\x74"
     + _map(
         _string("runonce-reschedules"), b"\x54\x03",
@@ -205,6 +206,6 @@ TARGETS: dict[Callable[[bytes], None], tuple[bytes, ...]] = {
         b"\x00\x53\x77\xa1\x02{}",
         b"\x00\x53\x76\x45\x00\x53\x78\xc1\x01\x00",
         b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0\x00\x00\x00\x02{}",
-        b"\x00\x53\x70\xc0\x0b\x03\x41\x50\x04\x80\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x53\x75\xa0\x02{}",
+        b"\x00\x53\x70\xc0\x0d\x03\x41\x50\x04\x80\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x53\x75\xa0\x02{}",
     ),
 }

@@ -7,6 +7,7 @@ changed in a copy is taken over byte by byte. (AMQP 1.0, parts 1.6 and 3.2.)
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ BROKERS_OWN = {
     )
 }
 """Annotations of one message in one queue, which a copy of it must not have."""
+LONGEST_LIFE = 2**32 - 1
+"""Milliseconds of a time to live."""
 TIME_TO_LIVE, MESSAGE_ID, EXPIRY, CREATED = 2, 0, 8, 9
 """Where they stand in the header and in the properties."""
 
@@ -74,7 +77,9 @@ def copied(
             rest += section
     header = _filled(header, TIME_TO_LIVE + 1)
     if (alive := _whole(header[TIME_TO_LIVE])) is not None:
-        header[TIME_TO_LIVE] = b"\x70" + struct.pack(">I", max(1, alive - round(passed * 1000)))
+        header[TIME_TO_LIVE] = b"\x70" + struct.pack(
+            ">I", min(max(1, alive - round(passed * 1000)), LONGEST_LIFE)
+        )
     properties = _filled(properties, CREATED + 1)
     properties[MESSAGE_ID] = _string(message_id)
     properties[EXPIRY] = properties[CREATED] = (
@@ -109,14 +114,15 @@ def sequence_number(raw: bytes) -> int | None:
 
 
 def timestamps(raw: bytes) -> dict[str, datetime]:
-    """The application properties that are instants, which the SDK reads as whole numbers."""
+    """The application properties that are instants of our calendar; the SDK reads them as whole numbers."""
     found: dict[str, datetime] = {}
     for code, _, value in _sections(raw):
         if code == APPLICATION:
             for name, told in _pairs(value):
                 if told[0] == 0x83:  # noqa: PLR2004 - a timestamp: milliseconds since 1970
                     since = int.from_bytes(told[1:], "big", signed=True)
-                    found[_text(name)] = EPOCH + timedelta(milliseconds=since)
+                    with suppress(OverflowError):
+                        found[_text(name)] = EPOCH + timedelta(milliseconds=since)
     return found
 
 
@@ -181,8 +187,10 @@ def _values(value: bytes) -> list[bytes]:
 
 def _end(raw: bytes, start: int) -> int:
     """Where the value that begins there ends: the high half of its first byte says how its length is told."""
-    if raw[start : start + 1] == b"\x00":  # described: the descriptor, then the value
-        return _end(raw, _end(raw, start + 1))
+    while raw[start : start + 1] == b"\x00":  # described: the descriptor, then the value
+        if raw[start + 1 : start + 2] == b"\x00":
+            raise ValueError(f"a descriptor of the message is itself described at byte {start}")
+        start = _end(raw, start + 1)
     kind = raw[start] >> 4 if start < len(raw) else 0
     if kind in (0x4, 0x5, 0x6, 0x7, 0x8, 0x9):
         end = start + 1 + (0, 1, 2, 4, 8, 16)[kind - 4]

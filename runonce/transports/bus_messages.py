@@ -25,6 +25,8 @@ BROKERS_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
 """Application properties that say why a message was dead-lettered, which is not so of its replay."""
 TICKS = 10
 """In a microsecond, as .NET counts time."""
+FIRST, LAST_TICK = datetime(1, 1, 1, tzinfo=UTC), 3_155_378_976_000_000_000
+"""Where it counts from, and where the calendar ends."""
 MARKS = {RESCHEDULES, ONLY_FOR, SENT_AS, DEAD, DEAD_WHY, *BROKERS_OWN}
 MOST_TIMES = 2**31 - 1
 """Beyond that the number of a copy is nothing that the toolkit wrote."""
@@ -172,7 +174,9 @@ def _plain(value: Any) -> Any:
     if descriptor == b"com.microsoft:timespan":
         return _span(int(value))
     if descriptor == b"com.microsoft:datetime-offset":
-        return _instant(datetime(1, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(value) // TICKS))
+        ticks = int(value)
+        in_calendar = 0 <= ticks < LAST_TICK
+        return _instant(FIRST + timedelta(microseconds=ticks // TICKS)) if in_calendar else ticks
     if isinstance(value, bytes):  # the SDK's form of text, symbols and bytes
         try:
             return value.decode()

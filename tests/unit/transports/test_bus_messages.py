@@ -77,3 +77,31 @@ def test_a_count_that_nobody_can_have_come_to_does_not_stop_a_copy(value: bytes,
 def test_no_count_makes_a_wait_that_cannot_be_told() -> None:
     """An envelope's count may be any whole number."""
     assert 0 < backoff(-(10**400)) < backoff(10**400) <= 1.2 * LONGEST_WAIT
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"\x83" + b"\x7f" * 8, 0x7F7F7F7F7F7F7F7F),
+        (b"\x00\xa3\x1dcom.microsoft:datetime-offset\x81" + b"\x7f" * 8, 0x7F7F7F7F7F7F7F7F),
+        (b"\x00\xa3\x1dcom.microsoft:datetime-offset\x81" + b"\xff" * 8, -1),
+    ],
+    ids=["timestamp", "datetime-offset", "before the calendar"],
+)
+def test_an_instant_beyond_the_calendar_is_the_number_it_travels_as(value: bytes, shown: int) -> None:
+    """Such a property of a message makes it no less readable: the handler gets the number."""
+    came = Seen("at", value).delivery()
+    assert (came.unreadable, came.body, dict(came.properties)) == ("", b"{}", {"at": shown})
+
+
+def test_a_time_to_live_of_another_width_is_copied_as_far_as_amqp_can_say() -> None:
+    """One of 64 bits becomes the longest of 32, and the copy is sent."""
+    header = b"\x00\x53\x70\xc0\x0d\x03\x41\x50\x04\x80" + b"\x7f" * 8
+    copy = amqp.copied(header + BODY, message_id="m-2", at=None, passed=5, drop=(), add={})
+    assert b"\x70\xff\xff\xff\xff" in copy
+
+
+def test_descriptors_of_descriptors_are_no_message() -> None:
+    """However deep they go, they are refused as bytes that are no message."""
+    with pytest.raises(ValueError, match="itself described"):
+        amqp.copied(b"\x00" * 100_000, message_id="m-2", at=None, passed=0, drop=(), add={})
