@@ -353,10 +353,8 @@ def _checked_connection_string(name: str, text: str) -> str:
         wrong = "without AccountName, or endpoints of blob, queue and table"
     elif not fields.get("accountkey") and not fields.get("sharedaccesssignature"):
         wrong = "without AccountKey or SharedAccessSignature"
-    elif bad := next(
-        (f"{s}endpoint" for s in SERVICES if not _is_address(fields.get(f"{s}endpoint", ""))), ""
-    ):
-        wrong = f"whose {bad} is not a URL"
+    elif not all(is_url(fields.get(f"{s}endpoint") or "http://given") for s in SERVICES):
+        wrong = "with an endpoint that is not a URL"
     elif fields.get("accountkey") and not _is_base64(fields["accountkey"]):
         wrong = "whose AccountKey is not Base64, as if part of it were missing"
     if wrong is None:
@@ -366,14 +364,6 @@ def _checked_connection_string(name: str, text: str) -> str:
         f"{name} is not a storage connection string (a text of {len(text)} characters {wrong}): copy it whole from "
         f'the portal, or use "UseDevelopmentStorage=true" for Azurite.'
     )
-
-
-def _is_address(text: str) -> bool:
-    try:
-        urlsplit(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_base64(text: str) -> bool:
@@ -388,14 +378,13 @@ def _endpoints(env: Mapping[str, str], name: str) -> dict[str, str]:
     found = {s: env.get(f"{name}__{s}ServiceUri", "").strip() for s in SERVICES}
     if account:
         found = {s: found[s] or f"https://{account}.{s}.core.windows.net" for s in SERVICES}
+    if bad := next((s for s in SERVICES if found[s] and not is_url(found[s])), ""):
+        own = f"{name}__{bad}ServiceUri"
+        raise SettingsError(
+            f"{own if env.get(own, '').strip() else f'{name}__accountName'} gives no URL of a service, such as "
+            f"https://shop.{bad}.core.windows.net."
+        )
     missing = [s for s in SERVICES if not found[s]]
-    for service, url in found.items():
-        if url and not is_url(url):
-            own = f"{name}__{service}ServiceUri"
-            given = own if env.get(own, "").strip() else f"{name}__accountName"
-            raise SettingsError(
-                f"{given} gives {url!r}, which is not the URL of a service, such as https://shop.{service}.core.windows.net."
-            )
     if len(missing) == len(SERVICES):
         return {}
     if missing:
