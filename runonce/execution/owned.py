@@ -10,10 +10,18 @@ import logging
 import threading
 import uuid
 from abc import ABC, abstractmethod
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from runonce.errors import AlreadyRecordedError, ConflictError, StoreUnavailableError
+from runonce.errors import (
+    AlreadyRecordedError,
+    ConflictError,
+    RunInterrupted,
+    StoreError,
+    StoreUnavailableError,
+)
 from runonce.execution.patience import Patience
 from runonce.stores.columns import encode
 from runonce.stores.protocols import Insert, Replace
@@ -96,13 +104,46 @@ class Owned(ABC, Generic[R]):
             else:
                 return
 
-    def _write(self, rows: R, inserts: list[Insert]) -> None:
-        """One try: the rows are ours as written, or it raises."""
-        writes: list[Write] = [
+    @staticmethod
+    def commit_together(changes: Mapping[Owned[R], Callable[[R], R]]) -> None:
+        """Try to change the rows of several, all of one partition, in one transaction.
+
+        Left as they are: whoever may not write, whose rows changed meanwhile, and all where the table does not answer.
+        To commit by itself finds out what is true of each.
+        """
+        with ExitStack() as locks:
+            rows: dict[Owned[R], R] = {}
+            for one, change in changes.items():
+                locks.enter_context(one._lock)  # noqa: SLF001 - its own class, here and below
+                with suppress(RunInterrupted):
+                    one._check_right()  # noqa: SLF001
+                    rows[one] = one._with_id(change(one._rows), uuid.uuid4().hex)  # noqa: SLF001
+            while rows:
+                writes = [(one, write) for one, new in rows.items() for write in one._replaced(new)]  # noqa: SLF001
+                registry, partition = writes[0][0]._registry, writes[0][0]._partition  # noqa: SLF001
+                try:
+                    etags = iter(registry.table.commit(partition, [write for _, write in writes]))
+                except ConflictError as refused:
+                    del rows[writes[refused.index][0]]
+                except StoreError as error:
+                    log.warning(
+                        "a write of %d rows got no answer, each is tried by itself: %s", len(rows), error
+                    )
+                    return
+                else:
+                    for one, new in rows.items():
+                        one._rows, one._etags = new, tuple(islice(etags, len(new)))  # noqa: SLF001
+                    return
+
+    def _replaced(self, rows: R) -> list[Write]:
+        return [
             Replace(key, encode(row), etag)
             for key, row, etag in zip(self._keys, rows, self._etags, strict=True)
         ]
-        etags = self._registry.table.commit(self._partition, [*writes, *inserts])
+
+    def _write(self, rows: R, inserts: list[Insert]) -> None:
+        """One try: the rows are ours as written, or it raises."""
+        etags = self._registry.table.commit(self._partition, [*self._replaced(rows), *inserts])
         self._rows, self._etags = rows, tuple(etags[: len(self._keys)])
 
     def _read_back(self) -> None:

@@ -50,6 +50,8 @@ class Delivered:
     reconcile: Callable[[MessageRow], bool | None] | None = None
     expires_at: datetime | None = None
     """As `Arrival.expires_at`."""
+    holder: str = ""
+    """Of this delivery, where it may be tried before it is claimed by itself; empty: a fresh one."""
 
 
 class Settled(NamedTuple):
@@ -73,16 +75,7 @@ def claim_message(
         StoreUnavailableError: The table did not answer. Nothing may run.
     """
     at = place(registry.namespace, handler.entity, handler.name, delivered.key)
-    arrival = Arrival(
-        holder=str(uuid.uuid4()),
-        host=registry.host,
-        now=registry.clock.now(),
-        message_id=delivered.message_id,
-        fingerprint=delivered.fingerprint,
-        lease=lease,
-        reschedules=delivered.reschedules,
-        expires_at=delivered.expires_at,
-    )
+    arrival = arrival_of(registry, delivered, lease)
     started = registry.clock.elapsed()
     judge = _Judge(handler, delivered, arrival)
     read: Row | None = None
@@ -111,6 +104,20 @@ def claim_message(
                 return MessageClaim(registry, handler, at, after, etag, started, taken_over)
             return Settled(verdict.settlement, after, written=True)
     raise StoreUnavailableError(f"{handler.about(delivered.message_id)}: {failure}")
+
+
+def arrival_of(registry: Registry, delivered: Delivered, lease: int) -> Arrival:
+    """The delivery as it comes to this host now."""
+    return Arrival(
+        holder=delivered.holder or str(uuid.uuid4()),
+        host=registry.host,
+        now=registry.clock.now(),
+        message_id=delivered.message_id,
+        fingerprint=delivered.fingerprint,
+        lease=lease,
+        reschedules=delivered.reschedules,
+        expires_at=delivered.expires_at,
+    )
 
 
 def _taken_over(row: MessageRow | None, read: Row | None) -> float | None:
@@ -280,12 +287,15 @@ class MessageClaim(Owned[tuple[MessageRow]]):
             LeaseLost, Fenced: The message is somebody else's by now; nothing was written.
             StoreUnavailableError: The table did not answer for a minute.
         """
+        self._change(self.as_done(outbox, returned), effects or {})
+
+    def as_done(
+        self, outbox: Sequence[Mapping[str, Any]], returned: str = ""
+    ) -> Callable[[MessageRow], MessageRow]:
+        """How the row changes when the message is done now."""
         now = self._registry.clock.now()
-        self._change(
-            lambda row: replace(
-                finished(self._handler, row, State.DONE, now), outbox=tuple(outbox), returned=returned
-            ),
-            effects or {},
+        return lambda row: replace(
+            finished(self._handler, row, State.DONE, now), outbox=tuple(outbox), returned=returned
         )
 
     def release(self, retry_at: datetime | None, reason: str, *, failed: bool, error: str = "") -> None:

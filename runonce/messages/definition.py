@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import types
-import typing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -25,6 +23,8 @@ from runonce.execution.options import (
     checked_size,
     checked_whole,
 )
+from runonce.messages.arguments import arguments_of
+from runonce.stores.protocols import MAX_TRANSACTION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -46,8 +46,6 @@ ENTITY = {
     "subscription": re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"),
 }
 WHOLE_BODY = "*"
-MESSAGE = "<class 'runonce.messages.message.Message'>"
-"""The class as it shows itself; it imports this module."""
 PATH = re.compile(r"(?:[^.\\]|\\[.\\])+(?:\.(?:[^.\\]|\\[.\\])+)*")
 """A dotted path of the body; a dot or backslash of a field's own name has a backslash before it."""
 LOCK = re.compile(r"(?=.{1,200}\Z)(?:[^{}\ud800-\udfff]|\{(?:[\w-]|\\[.\\])+(?:\.(?:[\w-]|\\[.\\])+)*\})+")
@@ -85,6 +83,8 @@ class Handler:
     """What its executions on Container Apps have; None is what the deployment says."""
     on_failure: OnFailure | None = None
     """Called when a message has been put aside, or is held."""
+    batch: int | None = None
+    """How many messages its function takes at once, as a list; None: one, as itself."""
 
     def __post_init__(self) -> None:
         note(self)
@@ -163,6 +163,7 @@ def handler(
     cpu: float | None = None,
     memory: str | None = None,
     on_failure: OnFailure | None = None,
+    batch: int | None = None,
 ) -> Callable[[Callable[..., Awaitable[Any] | Any]], Handler]:
     r"""Handle the messages of a queue or a topic's subscription, each with one effect however often it comes.
 
@@ -206,6 +207,8 @@ def handler(
         memory: The same in memory, 2 Gi for each core ("2Gi" is cpu=1). Either says both.
         on_failure: Called with the `runonce.hooks.Incident`, in a thread of its own, when a message has been put aside
             or is held.
+        batch: The function takes a list of up to so many messages (1 to 100), and says with `Message.fail` which of
+            them failed; `concurrency` is then of batches. What comes again comes alone, and on Functions everything.
 
     Raises:
         DefinitionError: An argument cannot work; the message names the handler, the value and the remedy.
@@ -268,9 +271,10 @@ def handler(
             max_runtime=None if max_runtime is None else checked_seconds(job, "max_runtime", max_runtime),
             concurrency=concurrency,
             queue_encoding=queue_encoding,
-            arguments=_arguments(job, body),
+            arguments=arguments_of(job, body, batch),
             size=checked_size(job, cpu, memory),
             on_failure=checked_on_failure(job, on_failure),
+            batch=_batch(job, batch, lock),
         )
 
     return define
@@ -330,6 +334,16 @@ def path_parts(path: str) -> list[str]:
     return names
 
 
+def _batch(job: str, batch: int | None, lock: str | None) -> int | None:
+    if batch is not None:
+        checked_whole(job, "batch", batch, 1, MAX_TRANSACTION)
+        if lock is not None:
+            raise DefinitionError(
+                f"Job {job!r}: lock={lock!r} is of one message, and batch={batch} takes several; leave one out."
+            )
+    return batch
+
+
 def _lock(job: str, lock: str | None) -> str | None:
     if lock is None:
         return None
@@ -339,61 +353,3 @@ def _lock(job: str, lock: str | None) -> str | None:
             f'"customer:{{customer_id}}".'
         )
     return lock
-
-
-def _arguments(job: str, body: Callable[..., Any]) -> tuple[Any, ...]:
-    parameters = list(inspect.signature(body).parameters.values())
-    plain = all(
-        p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters
-    )
-    if not plain or not 1 <= len(parameters) <= 2:  # noqa: PLR2004 - the message, and a model of its body
-        raise DefinitionError(
-            f"Job {job!r}: its function takes ({', '.join(map(str, parameters))}); write "
-            f"`def {body.__name__}(message: Message)`, or take a pydantic model of the body, or both."
-        )
-    models = tuple(_body_type(job, body, parameter) for parameter in parameters)
-    if len([m for m in models if m is not None]) == len(models) > 1:
-        raise DefinitionError(f"Job {job!r}: its function takes two models; a message has one body.")
-    return models
-
-
-def _body_type(job: str, body: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """What a parameter's body is validated by: a pydantic model, or an adapter of another type. None: the message.
-
-    Each parameter is resolved by itself, for one name that only the type checker knows says nothing about another.
-    """
-    annotation = parameter.annotation
-    if isinstance(annotation, str):
-        try:
-            scope = getattr(inspect.unwrap(body), "__globals__", {})
-            annotation = typing.get_type_hints(
-                types.SimpleNamespace(__annotations__={"it": annotation}), scope, include_extras=True
-            )["it"]
-        except (NameError, TypeError, AttributeError, SyntaxError) as error:
-            if parameter.name == "message" or annotation.rpartition(".")[2] == "Message":
-                return None
-            raise DefinitionError(
-                f"Job {job!r}: the type of its parameter `{parameter}` is not there when the job runs ({error}), so "
-                f"no body could be checked by it; import it outside `if TYPE_CHECKING:`, define it outside functions."
-            ) from error
-    if annotation in (parameter.empty, Any, object) or MESSAGE in map(
-        str, getattr(annotation, "__mro__", ())
-    ):
-        return None
-    if isinstance(annotation, type) and hasattr(annotation, "model_validate_json"):
-        return annotation
-    try:
-        from pydantic import TypeAdapter  # noqa: PLC0415 - an extra, asked for by such an annotation alone
-        from pydantic.errors import PydanticUserError  # noqa: PLC0415
-    except ImportError as error:
-        raise DefinitionError(
-            f"Job {job!r}: its parameter `{parameter}` takes a body of that type, which pydantic checks; install "
-            f'"runonce[pydantic]", or take a Message.'
-        ) from error
-    try:
-        return TypeAdapter(annotation)
-    except (PydanticUserError, NameError, TypeError, ValueError) as error:  # the last in pydantic 2.10
-        raise DefinitionError(
-            f"Job {job!r}: its parameter `{parameter}` is neither a Message nor a type that pydantic can check a body "
-            f"by ({str(error).partition(chr(10))[0]}); take a Message, a model, a dataclass or a type of JSON."
-        ) from error

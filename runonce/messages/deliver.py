@@ -14,12 +14,12 @@ import logging
 import weakref
 from concurrent.futures import InvalidStateError
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from runonce.errors import (
     Fenced,
     LeaseLost,
-    PermanentError,
     RunInterrupted,
     RunonceError,
     StoreError,
@@ -34,24 +34,24 @@ from runonce.execution.stop import StopSignal
 from runonce.execution.terms import terms
 from runonce.messages import telling
 from runonce.messages.backoff import backoff
-from runonce.messages.claim import Delivered, MessageClaim, Settled, claim_message
-from runonce.messages.ended import WHEN_STOPPING, Working, escaped, finished, named, say, unrecorded
+from runonce.messages.claim import MessageClaim, Settled
+from runonce.messages.ended import WHEN_STOPPING, Working, escaped, finished, is_done, named, say, unrecorded
 from runonce.messages.heartbeat import Heartbeats, over_its_time
+from runonce.messages.known import Known, known
 from runonce.messages.lock import LockToken, lock_path, take_lock
-from runonce.messages.message import BadMessageError, Message
 from runonce.messages.outbox import saver, send_kept
-from runonce.messages.reading import Prepared, prepare
 from runonce.messages.rights import Rights
+from runonce.messages.together import Claimed, claim_all, done_all
 from runonce.stores.columns import shortened
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule, Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from runonce.clock import Clock
     from runonce.execution.turns import Turn
     from runonce.messages.definition import Handler
-    from runonce.messages.rows import MessageRow
+    from runonce.messages.reading import Prepared
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
     from runonce.transports.protocols import Delivery, Sender
@@ -60,6 +60,8 @@ log = logging.getLogger("runonce.deliver")
 
 LONGEST_ENDING = 5.0
 """Seconds to wait for an end that another thread is recording."""
+
+T = TypeVar("T")
 
 
 class Deliverer(Flow[Working]):
@@ -113,64 +115,77 @@ class Deliverer(Flow[Working]):
         given_up: Callable[[Settlement], None] = lambda _: None,
     ) -> Working | Settlement:
         """Read, claim and lock; or how the message is to be settled without running anything."""
+        return self.begin_all(handler, [delivery], turn, lambda _, settlement: given_up(settlement))[0]
+
+    def begin_all(
+        self,
+        handler: Handler,
+        deliveries: Sequence[Delivery],
+        turn: Turn | None,
+        given_up: Callable[[int, Settlement], None],
+    ) -> list[Working | Settlement]:
+        """The same for several messages, which are claimed together; `given_up` is told which of them it is."""
+        with self._inflight.beginning():
+            begun: list[Working | Settlement | Known] = [
+                self._safely(handler, one, partial(self._read, handler, one)) for one in deliveries
+            ]
+            new = [one.delivered for one in begun if isinstance(one, Known)]
+            claims = iter(claim_all(self.registry, handler, new, self.settings.claim_lease))
+            for number, (one, delivery) in enumerate(zip(begun, deliveries, strict=True)):
+                if isinstance(one, Known):
+                    give_up = partial(given_up, number)
+                    begin = partial(self._begin, handler, delivery, one.prepared, next(claims), turn, give_up)
+                    begun[number] = self._safely(handler, delivery, begin)
+        return cast("list[Working | Settlement]", begun)
+
+    def _safely(self, handler: Handler, delivery: Delivery, step: Callable[[], T]) -> T | Settlement:
+        try:
+            return step()
+        except Exception as error:  # noqa: BLE001 - it is told in the log
+            settlement = escaped(handler, delivery, error)
+            telling.unclaimed(self.registry, handler, delivery, settlement)
+            return settlement
+
+    def _read(self, handler: Handler, delivery: Delivery) -> Known | Settlement:
+        """What its body says; or how it is settled without a claim."""
         if delivery.dead is not None:
             return DeadLetter(*delivery.dead)
-        with self._inflight.beginning():
-            if self.stop.cause is not None:
-                return Reschedule(WHEN_STOPPING, "this host is stopping")
-            if delivery.only_for not in ("", handler.subscription):
-                return Complete(duplicate=True)  # another subscription's copy, which the topic gave us too
-            try:
-                working = self._begin(handler, delivery, turn, given_up)
-            except Exception as error:  # noqa: BLE001 - it is told in the log
-                settlement = escaped(handler, delivery, error)
-                telling.unclaimed(self.registry, handler, delivery, settlement)
-                return settlement
-            if isinstance(working, Working):
-                self._inflight.add(working)
-                telling.begins(working)
-            return working
+        if self.stop.cause is not None:
+            return Reschedule(WHEN_STOPPING, "this host is stopping")
+        if delivery.only_for not in ("", handler.subscription):
+            return Complete(duplicate=True)  # another subscription's copy, which the topic gave us too
+        return known(self.registry, handler, delivery, self.settings.max_body)
 
     def _begin(
         self,
         handler: Handler,
         delivery: Delivery,
+        prepared: Prepared,
+        claimed: Claimed,
         turn: Turn | None,
         given_up: Callable[[Settlement], None],
     ) -> Working | Settlement:
-        try:
-            prepared = prepare(handler, delivery, self.settings.max_body)
-        except PermanentError as bad:
-            reason = bad.reason if isinstance(bad, BadMessageError) else type(bad).__name__
-            log.error("%s", bad)  # noqa: TRY400 - the message says what is wrong with the other message
-            settlement = DeadLetter(reason, str(bad))
-            telling.unclaimed(self.registry, handler, delivery, settlement)
-            return settlement
-        message = prepared.message
-        delivered = Delivered(
-            key=message.key,
-            message_id=message.message_id,
-            fingerprint=prepared.fingerprint,
-            redelivered=delivery.delivery_count > 1 or delivery.reschedules > 0,
-            reschedules=delivery.reschedules,
-            reconcile=_asking(handler, message),
-        )
-        try:
-            claimed = claim_message(self.registry, handler, delivered, self.settings.claim_lease)
-        except StoreUnavailableError as error:
-            log.warning("handler %s, message %s: %s", handler.name, message.message_id, error)
+        message_id = prepared.message.message_id
+        if isinstance(claimed, StoreUnavailableError):
+            log.warning("handler %s, message %s: %s", handler.name, message_id, claimed)
             return Reschedule(backoff(delivery.reschedules), "the claim table is out of reach")
-        except StoreError as error:
-            log.error("handler %s, message %s: %s", handler.name, message.message_id, error)  # noqa: TRY400 - its text is all there is to know
-            return Reschedule(backoff(delivery.reschedules), str(error))
+        if isinstance(claimed, StoreError):
+            log.error("handler %s, message %s: %s", handler.name, message_id, claimed)
+            return Reschedule(backoff(delivery.reschedules), str(claimed))
+        if isinstance(claimed, Exception):
+            raise claimed
         if not isinstance(claimed, MessageClaim):
             return self._settled(handler, delivery, claimed)
         working = self._working(handler, delivery, prepared, claimed, given_up)
         try:
-            return self._start(working, prepared.lock, turn)
+            begun = self._start(working, prepared.lock, turn)
         except BaseException:  # such as no thread for the renewal: nobody would ever finish it
             self._let_go(working)
             raise
+        if isinstance(begun, Working):
+            self._inflight.add(begun)
+            telling.begins(begun)
+        return begun
 
     def _settled(self, handler: Handler, delivery: Delivery, settled: Settled) -> Settlement:
         """A delivery that runs nothing. What its message has sent, or had still to send, is sent once more."""
@@ -213,6 +228,7 @@ class Deliverer(Flow[Working]):
                 holder=row.holder,
             ),
             follow_ups=row.follow_ups,
+            in_batch=handler.batch is not None,
         )
         prepared.message.grant(rights)
         return Working(
@@ -303,16 +319,40 @@ class Deliverer(Flow[Working]):
 
     def finish(self, working: Working, result: Any, error: BaseException | None) -> Settlement:
         """Finish the claim by what came of the handler, and how to settle the message; only the first time counts."""
+        return self._finish(working, result, error) if self._is_first(working) else _waited_for(working)
+
+    def finish_all(
+        self, works: Sequence[Working], result: Any, error: BaseException | None
+    ) -> list[Settlement]:
+        """The same for the messages of one call; those that are done are marked so together."""
+        told = any(working.stop.told for working in works)
+        mine = [working for working in works if self._is_first(working)]
+        good: dict[MessageClaim, Sequence[Mapping[str, Any]]] = {}
+        for working in mine:
+            working.stop.told |= told  # a call that ends because of one has not come to all others
+            if is_done(working, error):
+                good[working.claim] = working.rights.outbox
+        done_all(self.registry, works[0].handler, good)
+        return [
+            working.within(partial(self._finish, working, result, error))
+            if working in mine
+            else _waited_for(working)
+            for working in works
+        ]
+
+    def _is_first(self, working: Working) -> bool:
+        """Whether nobody has begun to finish it."""
         if not working.ending.acquire(blocking=False):
-            try:
-                return working.settled.result(LONGEST_ENDING)
-            except TimeoutError:  # its claim tells whoever gets it next
-                return Reschedule(WHEN_STOPPING, "its end is being recorded")
+            return False
         if self.clock.elapsed() >= working.terms.deadline:  # the heartbeat that tells it may be late
             over_its_time(working.claim, working.stop)
         working.claim.lock = (
             None  # the handler has ended: what it did is recorded, whoever has its lock by now
         )
+        return True
+
+    def _finish(self, working: Working, result: Any, error: BaseException | None) -> Settlement:
+        error = working.rights.failure or error
         try:
             settlement = finished(working, result, error)
         except (LeaseLost, Fenced) as lost:
@@ -343,20 +383,9 @@ class Deliverer(Flow[Working]):
             working.ended.set_result((None, working.stop.cause))
 
 
-def _asking(handler: Handler, message: Message) -> Callable[[MessageRow], bool | None] | None:
-    """The reconcile hook, which must not fail the delivery: a hook that raises does not know."""
-    hook = handler.reconcile
-    if hook is None:
-        return None
-
-    def ask(row: MessageRow) -> bool | None:
-        message.show(row)
-        try:
-            return hook(message)
-        except BaseException:
-            log.exception(
-                "handler %s, message %s: its reconcile hook failed", handler.name, message.message_id
-            )
-            return None
-
-    return ask
+def _waited_for(working: Working) -> Settlement:
+    """What somebody else is making of it."""
+    try:
+        return working.settled.result(LONGEST_ENDING)
+    except TimeoutError:  # its claim tells whoever gets it next
+        return Reschedule(WHEN_STOPPING, "its end is being recorded")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runonce.deliver")
 
+ALONE = 1.0
+"""Seconds after which a message comes again, alone, whose batch raised."""
 WHEN_STOPPING = 1.0
 """Seconds after which a message comes again that a stopping host gives back: at once, it would take it again itself."""
 
@@ -54,6 +56,8 @@ class Working(Begun):
     terms: Terms = WAITING
     lock: Lease | None = None
     is_given_up: bool = False
+    with_others: bool = False
+    """Whether one call has it together with other messages."""
     ending: threading.Lock = field(default_factory=threading.Lock)
     """Taken by whoever finishes it first: its own thread, or the one that waits for it no longer."""
     settled: Future[Settlement] = field(default_factory=Future)
@@ -80,6 +84,7 @@ def finished(working: Working, result: Any, error: BaseException | None) -> Sett
             check_outbox(working.handler.name, working.rights.outbox)
         except NotKeptError as misuse:
             ending, error = Ending.FAILED, misuse
+            working.rights.failure = misuse  # this one's own, where it is one of a batch
         else:
             claim.done(outbox=working.rights.outbox)
             return _followed_up(working, Complete(result=result))
@@ -87,6 +92,18 @@ def finished(working: Working, result: Any, error: BaseException | None) -> Sett
     if _done(claim):  # by a message.commit that got no answer
         return _followed_up(working, Complete(result=result))
     return settlement
+
+
+def is_done(working: Working, error: BaseException | None) -> bool:
+    """Whether `finished` is going to mark it done."""
+    if working.claim.finished:
+        return False  # it is already, or can not be any more
+    ending, _ = judge(working.rights.failure or error, working.stop, held=working.claim.held)
+    try:
+        check_outbox(working.handler.name, working.rights.outbox)
+    except NotKeptError:
+        return False
+    return ending is Ending.DONE
 
 
 def _not_done(  # noqa: PLR0911 - one settlement for each end
@@ -115,6 +132,11 @@ def _not_done(  # noqa: PLR0911 - one settlement for each end
         delay = backoff(working.delivery.reschedules)
         claim.release(working.registry.clock.now() + timedelta(seconds=delay), reason, failed=False)
         return Reschedule(delay, reason)
+    if working.with_others and working.rights.failure is None:
+        # Which of them it was nobody knows: what fails alone counts.
+        reason = shortened(f"its batch ended with {reason}; it comes again alone")
+        claim.release(working.registry.clock.now() + timedelta(seconds=ALONE), reason, failed=False)
+        return Reschedule(ALONE, reason)
     failures = claim.row.failures + 1
     if isinstance(error, PermanentError) or failures > handler.retry.retries:
         if isinstance(error, BadMessageError):  # it names handler and message itself

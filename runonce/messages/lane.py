@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from runonce.errors import TransportError, TransportRefusedError
 from runonce.execution.turns import Turns
+from runonce.messages.batch import deliver_batch
 from runonce.messages.ended import escaped
 
 if TYPE_CHECKING:
@@ -97,11 +98,24 @@ class Tally:
 class _Job:
     received: Received
     renew_at: float
-    turn: Turn
+    turn: Turn | _Share
     lost: bool = False
     over: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while it is renewed, and by whoever says that it is over."""
+
+
+class _Share:
+    """A turn that the messages of a batch have together."""
+
+    def __init__(self, turn: Turn, count: int) -> None:
+        self._turn, self._left = turn, count
+
+    def end(self) -> None:
+        """One of them has ended; the turn ends with the last."""
+        self._left -= 1
+        if self._left == 0:
+            self._turn.end()
 
 
 class Lane:
@@ -139,7 +153,7 @@ class Lane:
             while not (self._stopping.is_set() or self._tally.over):
                 self._settle_done()
                 self._renew_due()
-                asked = self._tally.ask_for(self._turns.free)
+                asked = self._tally.ask_for(self._room)
                 found: list[Received] = []
                 try:
                     found = self._receive(asked, max_wait)
@@ -148,8 +162,7 @@ class Lane:
                 if self._stopping.is_set():
                     self._give_back(found)
                     break
-                for received in found:
-                    self._start(received)
+                self._start(found)
                 if found or self._working:
                     self._tally.busy()
                 if found:
@@ -185,15 +198,42 @@ class Lane:
         self._rest, self._tally.trouble = REST, None
         return found
 
-    def _start(self, received: Received) -> None:
-        job = _Job(received, self._clock.elapsed() + received.renew_in, self._turns.take())
-        self._working.add(job)
-        self._workers.start(partial(self._work, job))
+    @property
+    def _room(self) -> int:
+        """How many messages may begin."""
+        free = self._turns.free
+        return free if self._handler.batch is None else min(free, 1) * self._handler.batch
 
-    def _work(self, job: _Job) -> None:
+    def _start(self, found: list[Received]) -> None:
+        if self._handler.batch is None:
+            for received in found:
+                turn = self._turns.take()
+                self._workers.start(partial(self._work, self._job(received, turn), turn))
+        elif found:
+            share = _Share(self._turns.take(), len(found))
+            jobs = [self._job(received, share) for received in found]
+            self._workers.start(partial(self._work_together, jobs))
+
+    def _job(self, received: Received, turn: Turn | _Share) -> _Job:
+        job = _Job(received, self._clock.elapsed() + received.renew_in, turn)
+        self._working.add(job)
+        return job
+
+    def _work_together(self, jobs: list[_Job]) -> None:
+        def end(number: int, settlement: Settlement) -> None:
+            self._end(jobs[number], settlement)
+
+        try:
+            deliver_batch(self._deliverer, self._handler, [job.received.delivery for job in jobs], end)
+        except BaseException as error:  # noqa: BLE001 - it is told in the log
+            for job in jobs:
+                if not job.over:
+                    self._end(job, escaped(self._handler, job.received.delivery, error, delay=REST))
+
+    def _work(self, job: _Job, turn: Turn) -> None:
         end, delivery = partial(self._end, job), job.received.delivery
         try:
-            settlement = self._deliverer.deliver(self._handler, delivery, job.turn, end)
+            settlement = self._deliverer.deliver(self._handler, delivery, turn, end)
         except BaseException as error:  # noqa: BLE001 - it is told in the log
             settlement = escaped(self._handler, delivery, error, delay=REST)
         end(settlement)

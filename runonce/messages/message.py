@@ -228,6 +228,29 @@ class Message:
         """
         self._own().stop.done = True
 
+    def fail(self, error: Exception) -> None:
+        """Say that this message of a batch has failed, as if its handler had raised that; the others go on.
+
+        It is tried again, alone, while it has retries; after a `PermanentError` it is dead-lettered. The last error
+        counts, and none after `commit`.
+
+        Args:
+            error: Why; an exception, which need not have been raised.
+
+        Raises:
+            InputError: The handler takes no batches, so it has to raise; or that is no exception.
+        """
+        rights = self._own()
+        if not rights.in_batch:
+            raise NotKeptError(
+                f"Handler {self.handler}: message.fail is for a handler with batch=; raise the error instead."
+            )
+        if not isinstance(error, Exception):
+            raise NotKeptError(
+                f"Handler {self.handler}: message.fail({error!r:.80}) takes an exception, such as ValueError(…)."
+            )
+        rights.failure = error
+
     def batches(self, items: Iterable[T], *, size: int, name: str = "items") -> Batches[T]:
         """The items in batches, from the first batch an earlier attempt did not finish.
 

@@ -145,6 +145,8 @@ def body_print(handler: Handler, message: Message) -> str:
 
 
 def _arguments(handler: Handler, message: Message) -> list[Any]:
+    if handler.batch is not None:
+        return [[message]]
     arguments: list[Any] = []
     for model in handler.arguments:
         if model is None:

@@ -32,6 +32,10 @@ class Rights:
     """Follow-ups that are not known to be sent; begins with what is on the claim's row."""
     follow_ups: int = 0
     """How many there were so far, in this attempt and up to the checkpoint it began from."""
+    in_batch: bool = False
+    """Whether its handler takes a list of messages."""
+    failure: Exception | None = None
+    """Why a batch's function says that this message failed."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def follow_up(self, handler: Handler, body: Any, key: str | None) -> None:

@@ -17,6 +17,7 @@ from runonce.execution.spread import evenly
 from runonce.hosts.calls import calling_by
 from runonce.hosts.discover import Discovered
 from runonce.hosts.runtime import Runtime
+from runonce.messages.batch import deliver_batch
 from runonce.messages.calls import Calls
 from runonce.messages.effects import read_effects
 from runonce.messages.sending import body_bytes, outgoing
@@ -238,6 +239,22 @@ class Workbench:
         )
         with self.inside():
             return self.deliverer.deliver(handler, delivery)
+
+    def deliver_batch(self, handler: Handler, bodies: Sequence[Any]) -> list[Settlement]:
+        """Deliver messages together, for the first time each, to a handler with `batch=`; what their host would do.
+
+        One that comes again comes alone, as by `deliver`.
+        """
+        settled: dict[int, Settlement] = {}
+        now = self.clock.now()
+        with self.inside():
+            deliver_batch(
+                self.deliverer,
+                handler,
+                [first_delivery(handler, body, now) for body in bodies],
+                settled.setdefault,  # type: ignore[arg-type]
+            )
+        return [settled[number] for number in range(len(bodies))]
 
     @property
     def sent(self) -> list[Sent]:

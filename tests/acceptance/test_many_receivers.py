@@ -12,10 +12,11 @@ from support.messages import handling
 from support.service_bus import broker_fixture, sdk_forgets_sockets
 
 from runonce.clock import SystemClock
-from runonce.errors import HostStopping
+from runonce.errors import HostStopping, PermanentError
 from runonce.execution.stop import StopSignal
 from runonce.execution.threads import in_thread
 from runonce.messages.consumer import Consumer
+from runonce.messages.definition import Handler, handler
 from runonce.messages.deliver import Deliverer
 from runonce.messages.sending import outgoing, send_all
 from runonce.settings import ServiceBusConnection
@@ -24,7 +25,6 @@ from runonce.transports.servicebus import ServiceBusTransport
 from servicebus.launcher import Queue
 
 if TYPE_CHECKING:
-    from runonce.messages.definition import Handler
     from runonce.messages.message import Message
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
@@ -88,4 +88,29 @@ def test_no_more_are_taken_than_were_asked_for(settings: Settings, broker: Broke
     send_all(stage.sender, one, [outgoing(one, {"id": f"{limit}-{n}"}) for n in range(40)])
     assert stage.consumer(one).run(max_messages=limit) == limit
     assert stage.consumer(one).run(max_wait=2) == 40 - limit
+    stage.sender.close()
+
+
+def test_a_batch_is_settled_message_by_message(settings: Settings, broker: Broker) -> None:
+    """On a real connection: those that failed come again alone or are dead-lettered, the others are completed."""
+    stage, calls = Stage(settings, broker), list[list[str]]()
+
+    @handler(queue="invoices", key="id", name="take", batch=20, retry_delay=0.1)
+    def take(messages: list[Message]) -> None:
+        calls.append([message.key for message in messages])
+        for message in messages:
+            if message.key == "b3" and message.attempt == 1:
+                message.fail(ValueError("not now"))
+            if message.key == "b4":
+                message.fail(PermanentError("never"))
+
+    keys = [f"b{n}" for n in range(30)]
+    send_all(stage.sender, take, [outgoing(take, {"id": key}) for key in keys])
+    assert stage.consumer(take).run(max_wait=3) == 31
+    assert ["b3"] in calls
+    assert max(map(len, calls)) > 1
+    assert sorted(key for call in calls for key in call) == sorted([*keys, "b3"])
+    letters = stage.transport.dead_letters(take)
+    assert [dead.description.partition(": ")[2] for dead in letters.peek(10)] == ["PermanentError: never"]
+    letters.close()
     stage.sender.close()

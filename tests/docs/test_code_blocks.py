@@ -21,6 +21,7 @@ WITH_PYTHON = [page for page in MARKDOWN if any(block.language == "python" for b
 BODIES: dict[str, Any] = {
     "send_receipt": {"order": "1001", "customer": "ada"},
     "send_invoice": {"invoice_id": "1001", "customer": "19"},
+    "index_products": {"sku": "B-7"},
     "ship_order": {"number": "1001", "quantity": 2},
     "place_order": {"order": "1001", "quantity": 2},
 }

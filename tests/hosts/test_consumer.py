@@ -140,6 +140,72 @@ def test_async_handlers_run_side_by_side(stage: Stage) -> None:
     assert sorted(stage.done) == ["0", "1"]
 
 
+def test_a_batch_takes_a_turn_and_those_that_come_again_go_alone(stage: Stage) -> None:
+    """At most so many messages in a call, so many calls at once; one that failed is handled again by itself."""
+    calls: list[list[tuple[str, int]]] = []
+    lock, running, most = threading.Lock(), [0], [0]
+
+    def handle(messages: list[Message]) -> None:
+        with lock:
+            calls.append([(message.key, message.attempt) for message in messages])
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        for message in messages:
+            if message.key == "3" and message.attempt == 1:
+                message.fail(ValueError("not now"))
+        with lock:
+            running[0] -= 1
+
+    handler = make_handler("invoices", handle, batch=5, concurrency=2, retry_delay=0.01)
+    stage.send(handler, 17)
+    assert stage.consumer(handler).run(max_wait=0.5) == 18
+    assert max(len(call) for call in calls) == 5
+    assert most[0] <= 2
+    assert [("3", 2)] in calls
+    assert sorted(int(key) for call in calls for key, attempt in call if attempt == 1) == list(range(17))
+    assert {stage.state(handler, f"{n}") for n in range(17)} == {State.DONE}
+    asked = [int(event.split()[1]) for event in stage.broker.events if event.startswith("receive")]
+    assert max(asked) == 5
+
+
+def test_all_messages_of_a_long_batch_are_renewed(stage: Stage) -> None:
+    """A call longer than the broker's lock and the claims' lease keeps every message it has in hand."""
+    stage.broker.lock = 0.6
+    held = threading.Event()
+
+    def handle(messages: list[Message]) -> None:
+        for message in messages:
+            stage.broker.wait_for(f"renew {message.message_id}")
+            stage.broker.wait_for(f"renew {message.message_id}")
+        stage.done.extend(message.key for message in messages)
+        held.set()
+
+    handler = make_handler("invoices", handle, batch=4)
+    stage.send(handler, 4)
+    assert stage.consumer(handler).run(max_messages=4) == 4
+    assert held.is_set()
+    assert sorted(stage.done) == ["0", "1", "2", "3"]
+
+
+def test_a_batch_that_hangs_after_a_stop_is_left_and_comes_again() -> None:
+    """The consumer ends within its patience; none of the messages is settled as done."""
+    stage = Stage(shutdown_timeout=0.3)
+    begun, let_go = threading.Event(), threading.Event()
+
+    def handle(_: list[Message]) -> None:
+        begun.set()
+        let_go.wait(PATIENCE)
+
+    handler = make_handler("invoices", handle, batch=4)
+    stage.send(handler, 3)
+    thread, _ = in_thread(stage.consumer(handler).run)
+    assert begun.wait(PATIENCE)
+    stage.stop()
+    joined(thread)
+    assert len(stage.broker.bodies("invoices")) == 3
+    let_go.set()
+
+
 def test_long_work_is_renewed(stage: Stage) -> None:
     """Work that takes longer than the broker's lock keeps its message: delivered once, handled once."""
     stage.broker.lock = 0.4

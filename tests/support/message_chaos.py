@@ -53,6 +53,27 @@ HANDLER = """
         os.write(WITNESS, f"{{message.key}} {{message.attempt}}\\n".encode())
 """
 
+BATCHES = """
+    import os
+    from pathlib import Path
+
+    from runonce import Message, handler  # noqa: E402
+
+    WITNESS = os.open(Path(__file__).parent / "witness", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+
+    @handler(queue="{queue}", key="id", concurrency=2, batch=20, retry_delay=1)
+    def take(messages: list[Message]) -> None:
+        for message in messages:
+            if int(message.key) % 10 == 0 and message.attempt == 1:
+                message.fail(ValueError("not now"))
+            elif int(message.key) % 2 == 0:
+                message.commit({{"taken": {{"attempt": message.attempt, "token": message.fencing_token}}}})
+                os.write(WITNESS, f"{{message.key}} {{message.attempt}}\\n".encode())
+            else:
+                message.step("take", os.write, WITNESS, f"{{message.key}} {{message.attempt}}\\n".encode())
+"""
+"""Half of its messages commit their effects, the others are marked done with those they came with."""
+
 
 @dataclass
 class Outcome:
@@ -67,10 +88,21 @@ class Outcome:
     attempts: Counter[int] = field(default_factory=Counter)
 
 
-def run(settings: Settings, folder: Path, pipe: Pipe, seed: int, environ: Mapping[str, str]) -> Outcome:
+def run(
+    settings: Settings,
+    folder: Path,
+    pipe: Pipe,
+    seed: int,
+    environ: Mapping[str, str],
+    *,
+    handler: str = HANDLER,
+    messages: int = MESSAGES,
+    workers_at_once: int = WORKERS,
+    most_kills: int = KILLS,
+) -> Outcome:
     """Send, kill, wait until everything is settled or the deadline has come; and count."""
     queue = pipe.queue()
-    (folder / "handlers.py").write_text(textwrap.dedent(HANDLER).format(queue=queue), encoding="utf-8")
+    (folder / "handlers.py").write_text(textwrap.dedent(handler).format(queue=queue), encoding="utf-8")
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith("RUNONCE_")},
         "RUNONCE_STORAGE": settings.storage.connection_string or "",
@@ -81,15 +113,15 @@ def run(settings: Settings, folder: Path, pipe: Pipe, seed: int, environ: Mappin
         **environ,
     }
     started = time.monotonic()
-    _send(pipe, queue)
+    _send(pipe, queue, messages)
     chance = random.Random(seed)
-    workers = [_worker(env, folder) for _ in range(WORKERS)]
+    workers = [_worker(env, folder) for _ in range(workers_at_once)]
     kills = 0
     try:
         while pipe.count(queue) and time.monotonic() - started < DEADLINE:
             threading.Event().wait(chance.uniform(*BETWEEN_KILLS))
-            if kills < KILLS and (folder / "witness").exists():  # not before anything has been done
-                victim = chance.randrange(WORKERS)
+            if kills < most_kills and (folder / "witness").exists():  # not before anything has been done
+                victim = chance.randrange(workers_at_once)
                 workers[victim].kill()
                 workers[victim].wait()
                 workers[victim] = _worker(env, folder)
@@ -127,10 +159,10 @@ def check(outcome: Outcome) -> None:
     assert (outcome.left, outcome.dead) == (0, 0)
 
 
-def _send(pipe: Pipe, queue: str) -> None:
+def _send(pipe: Pipe, queue: str, count: int) -> None:
     """Each message twice, the second time in another order and under another id, as two producers would."""
     to = make_handler(queue)
-    messages = [outgoing(to, {"id": n}) for n in range(MESSAGES)]
+    messages = [outgoing(to, {"id": n}) for n in range(count)]
     again = [Outgoing(m.body, f"{m.message_id}-again") for m in messages]
     random.Random(1).shuffle(again)
     both = [one for pair in zip(messages, again, strict=True) for one in pair]

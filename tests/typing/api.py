@@ -167,6 +167,14 @@ async def bill(message: Message) -> None:
     """An async handler of a topic."""
 
 
+@handler(queue="orders", key="id", batch=50)
+def place_orders(messages: list[Message]) -> None:
+    """A handler of batches."""
+    for message in messages:
+        message.fail(ValueError("why"))
+        message.fail("why")  # type: ignore[arg-type]
+
+
 handler(queue="orders", on_abandoned="never")  # type: ignore[arg-type]
 handler("orders")  # type: ignore[arg-type]
 
