@@ -14,6 +14,7 @@ import hashlib
 import os
 import threading
 from contextlib import contextmanager, suppress
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -44,18 +45,21 @@ _NAMED = "r.key = %(key)s AND r.name = %(name)s"
 _OURS = f"{_NAMED} AND r.holder = %(holder)s"
 _INSIDE = "starts_with(r.name, %(folder)s) AND position('/' in substr(r.name, length(%(folder)s) + 1)) = 0"
 
-LOCK = "SELECT pg_try_advisory_lock(%(key)s)"
-UNLOCK = "SELECT pg_advisory_unlock(%(key)s)"
+# One statement: a process that is paused between the lock and the row would hold a lock that has no end.
 TAKE = f"""
-INSERT INTO runonce_leases AS r VALUES (
-    %(key)s, %(name)s, %(holder)s, pg_backend_pid(), pg_postmaster_start_time(), %(duration)s,
-    clock_timestamp() + make_interval(secs => %(duration)s)
+WITH tried AS MATERIALIZED (SELECT pg_try_advisory_lock(%(key)s) AS locked), taken AS (
+    INSERT INTO runonce_leases AS r
+    SELECT %(key)s, %(name)s, %(holder)s, pg_backend_pid(), pg_postmaster_start_time(), %(duration)s,
+        clock_timestamp() + make_interval(secs => %(duration)s)
+    FROM tried WHERE locked
+    ON CONFLICT (key) DO UPDATE SET holder = excluded.holder, pid = excluded.pid, server = excluded.server,
+        duration = excluded.duration, ends = excluded.ends
+    WHERE r.name = excluded.name AND NOT (r.holder <> excluded.holder AND {_RUNNING} AND {_OF_BEFORE})
+    RETURNING date_trunc('second', clock_timestamp()) AS granted
 )
-ON CONFLICT (key) DO UPDATE SET holder = excluded.holder, pid = excluded.pid, server = excluded.server,
-    duration = excluded.duration, ends = excluded.ends
-WHERE r.name = excluded.name AND NOT (r.holder <> excluded.holder AND {_RUNNING} AND {_OF_BEFORE})
-RETURNING date_trunc('second', clock_timestamp())
+SELECT (SELECT granted FROM taken), locked FROM tried
 """
+UNLOCK = "SELECT pg_advisory_unlock(%(key)s)"
 RENEW = f"""
 UPDATE runonce_leases r SET ends = clock_timestamp() + make_interval(secs => duration)
 WHERE {_OURS} AND {_LOCKED} RETURNING true
@@ -133,14 +137,14 @@ class PostgreSQLLeases:
     def acquire(self, name: str, holder: str, duration: int) -> datetime | None:
         values = {"key": _key(name), "name": name, "holder": holder, "duration": duration}
         with self._connection(name) as connection:
-            locked = _first(connection, LOCK, values)
+            ((granted, locked),) = _all(connection, TAKE, values)
             # A grant of ours whose answer was lost is a session's that nobody has any more.
             if not locked and _first(connection, END_OVERDUE, values):
-                locked = _first(connection, LOCK, values)
-            granted: datetime | None = _first(connection, TAKE, values) if locked else None
+                ((granted, locked),) = _all(connection, TAKE, values)
             if granted is not None:
                 self._keep(name, holder, connection)
-                return granted
+                at: datetime = granted.astimezone(UTC)
+                return at
             if locked:
                 _first(connection, UNLOCK, values)
             if other := _first(connection, OTHER_NAME, values):
@@ -199,20 +203,20 @@ class PostgreSQLLeases:
 
     @contextmanager
     def _connection(self, name: str, own: _Connection | None = None) -> Iterator[_Connection]:
-        """A connection, which is idle afterwards unless it holds a lease; an error of the server's costs it."""
+        """A connection, which is idle afterwards unless it holds a lease; an error costs it."""
         connection = own
         try:
             connection = connection or self._taken()
             yield connection
-        except psycopg.Error as error:
-            if connection is not None:
+        except BaseException as error:
+            if connection is not None:  # it may have a lock, or half an answer
                 connection.close()
-            raise _translated(name, error) from error
-        finally:
-            with self._lock:
-                holding = any(one is connection for _, one in self._held.values())
-                if connection is not None and not connection.closed and not holding:
-                    self._idle.append(connection)
+            if isinstance(error, psycopg.Error):
+                raise _translated(name, error) from error
+            raise
+        with self._lock:
+            if all(one is not connection for _, one in self._held.values()):
+                self._idle.append(connection)
 
     def _taken(self) -> _Connection:
         with self._lock:
@@ -291,5 +295,5 @@ def _translated(name: str, error: psycopg.Error) -> StoreError:
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return StoreUnavailableError(f"lease {name}: PostgreSQL did not answer ({said}).")
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        said = f"{said}: have its owner make the table runonce_leases, as docs/locks.md has it"
+        said += "; docs/locks.md says what its role needs"
     return StoreError(f"lease {name}: PostgreSQL refused ({said}).")
