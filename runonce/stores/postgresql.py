@@ -227,13 +227,11 @@ class PostgreSQLLeases:
                 if (connection := self._idle.pop()).is_open():
                     return connection
         made = _Connection.connect(self._address, autocommit=True, prepare_threshold=None, **ASIDE)
-        if _first(made, "SELECT pg_backend_pid()") != made.info.backend_pid:
+        try:
+            _begin(made)
+        except BaseException:
             made.close()
-            raise StoreError(
-                "RUNONCE_LEASES leads to a connection pooler, such as PgBouncer: a lock would stay with one of its "
-                "sessions while others are handed to us. Name the server itself (on Azure port 5432, not 6432)."
-            )
-        _first(made, SESSION)
+            raise
         return made
 
 
@@ -253,6 +251,16 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
         except psycopg.OperationalError:
             self.close()
         return not self.closed
+
+
+def _begin(connection: _Connection) -> None:
+    """Make sure that the session is the server's own, and that it ends with its client."""
+    if _first(connection, "SELECT pg_backend_pid()") != connection.info.backend_pid:
+        raise StoreError(
+            "RUNONCE_LEASES leads to a connection pooler, such as PgBouncer: a lock would stay with one of its "
+            "sessions while others are handed to us. Name the server itself (on Azure port 5432, not 6432)."
+        )
+    _first(connection, SESSION)
 
 
 def _bounded(steps: Any, intervals: int) -> Generator[Any, Any, Any]:
