@@ -171,6 +171,8 @@ class Settings:
     misfire_grace: float = 30.0
     history_days: int = 90
     shutdown_timeout: float = 45.0
+    leader: bool = False
+    """Whether of several local hosts with the same jobs one leads and the others stand by."""
     watched: Watched = field(default_factory=Watched)
     deployment: str = ""
     """When this was deployed to Container Apps, such as 20261130T120000Z: later is greater. Empty elsewhere."""
@@ -243,6 +245,7 @@ class Settings:
             max_body=whole(env, "RUNONCE_MAX_BODY", 262_144, low=1, high=104_857_600, unit="bytes"),
             jobs_folder=env.get("RUNONCE_JOBS") or "jobs",
             watched=Watched.from_env(env),
+            leader=word(env, "RUNONCE_LEADER", "off", "on") == "on",
             deployment=env.get("RUNONCE_DEPLOYMENT", "").strip(),
             recovery_interval=number(env, "RUNONCE_RECOVERY_INTERVAL", 60, low=1, high=3600),
             misfire_grace=number(env, "RUNONCE_MISFIRE_GRACE", 30, low=1, high=86400),

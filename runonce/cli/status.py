@@ -107,8 +107,11 @@ def _say_hosts(hosts: tuple[Host, ...]) -> None:
         jobs = f"{len(host.jobs)} job{'s' * (len(host.jobs) != 1)}"
         seen = f"seen {times.to_span(host.seen_ago)} ago"
         said = "" if host.is_alive else "gone, "
+        leads = "leads, " if host.leads and host.is_alive else ""
         lines.append((f"\n  {host.name}", "bold" if host.is_alive else "dim"))
-        lines.append((f"  {host.kind}{version}, {jobs}, {said}{seen}", "" if host.is_alive else "yellow"))
+        lines.append(
+            (f"  {host.kind}{version}, {leads}{jobs}, {said}{seen}", "" if host.is_alive else "yellow")
+        )
     if len(alive) > SHOWN_HOSTS:
         lines.append((f"\n  and {len(alive) - SHOWN_HOSTS} more", ""))
     console.print(output.styled(*lines))
@@ -125,6 +128,7 @@ def _host_json(host: Host) -> dict[str, Any]:
         "last_seen": host.last_seen,
         "seconds_ago": host.seen_ago.total_seconds(),
         "is_alive": host.is_alive,
+        "leads": host.leads,
     }
 
 

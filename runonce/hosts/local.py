@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from runonce.errors import HostStopping, StoreError
 from runonce.execution.threads import start_thread
+from runonce.hosts.leader import leader_of
 from runonce.hosts.signals import end_process, heard
 from runonce.runs.presence import Presence
 from runonce.runs.recovery import ask_for_orphans, recover
@@ -48,7 +49,8 @@ class LocalHost:
     def __init__(self, dispatcher: Dispatcher, consumers: Sequence[Consumer] = ()) -> None:
         self._dispatcher = dispatcher
         self._consumers = consumers
-        self._consuming: list[threading.Thread] = []
+        self._ending: list[threading.Thread] = []
+        """What has to be waited for when the host stops."""
         self._clock = dispatcher.clock
         self._stopping = dispatcher.stop.event
         self._handling: set[object] = set()
@@ -56,7 +58,11 @@ class LocalHost:
         self._leaving = threading.Event()
         self._asked = threading.Event()
         interval = dispatcher.settings.recovery_interval
-        self._presence = Presence(dispatcher.registry, dispatcher.jobs, self._clock.now(), every=interval)
+        leader = dispatcher.settings.leader
+        self._presence = Presence(
+            dispatcher.registry, dispatcher.jobs, self._clock.now(), every=interval, leads=leader
+        )
+        self._leader = leader_of(dispatcher) if leader else None
 
     def serve(self, ready: Callable[[], None] = lambda: None) -> int:
         """Serve until SIGTERM, Ctrl-C, or the dispatcher's stop signal; then drain. The exit code.
@@ -70,8 +76,10 @@ class LocalHost:
             ready()
             for work in (self._timers, self._recovery, self._requests, self._orphans):
                 start_thread(self._guarded(work), f"runonce{work.__name__}")
+            if self._leader is not None:
+                self._ending.append(start_thread(self._guarded(self._leader.run), "runonce-leader"))
             for consumer in self._consumers:
-                self._consuming.append(start_thread(self._guarded(consumer.run_for_ever), "runonce-consumer"))
+                self._ending.append(start_thread(self._guarded(consumer.run_for_ever), "runonce-consumer"))
             self._stopping.wait()
             return self._stop()
 
@@ -89,9 +97,9 @@ class LocalHost:
         log.info("stopping: waiting up to %g s for running jobs", settings.shutdown_timeout)
         give_up_at = self._clock.elapsed() + settings.shutdown_timeout
         drained = self._dispatcher.drain(settings.shutdown_timeout)
-        for thread in self._consuming:  # each settles what it is working on, and ends
+        for thread in self._ending:  # each settles what it is working on, or gives its lease back, and ends
             thread.join(max(0.0, give_up_at - self._clock.elapsed()))
-        if not drained or any(thread.is_alive() for thread in self._consuming):
+        if not drained or any(thread.is_alive() for thread in self._ending):
             self._leave_behind()
         self._leave()
         log.info("stopped")
@@ -128,6 +136,18 @@ class LocalHost:
 
         return run
 
+    # -- leading ------------------------------------------------------------------------------------------------
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this host is to look for work; all do where none is to lead."""
+        return self._leader is None or self._leader.leads
+
+    def _stand_by(self) -> None:
+        """Wait for this host's turn to lead, for a while."""
+        if self._leader is not None:
+            self._clock.wait(self._leader.turn, REST)
+
     # -- timers -------------------------------------------------------------------------------------------------
 
     def _timers(self) -> None:
@@ -143,7 +163,8 @@ class LocalHost:
             now = self._clock.now()
             for name in [n for n, t in upcoming.items() if t <= now]:
                 job = self._dispatcher.jobs[name]
-                start_thread(self._tick_of(job), f"runonce-{name}")
+                if self._leads:
+                    start_thread(self._tick_of(job), f"runonce-{name}")
                 following = job.schedule.next(max(now, upcoming[name]))
                 if following is None:
                     del upcoming[name]
@@ -168,19 +189,28 @@ class LocalHost:
     def _recovery(self) -> None:
         """A recovery tick at once, for what died with an earlier host, then one every interval."""
         starting = True
-        while True:
+        while not self._stopping.is_set():
+            if not self._leads:
+                if not starting:
+                    self._leave()
+                starting = True
+                self._stand_by()
+                continue
             if recover(self._dispatcher, starting=starting):
                 self._asked.set()
             self._presence.say()
             starting = False
-            if self._clock.wait(self._stopping, self._dispatcher.settings.recovery_interval):
-                return
+            ended = self._stopping if self._leader is None else self._leader.off
+            self._clock.wait(ended, self._dispatcher.settings.recovery_interval)
 
     def _orphans(self) -> None:
         """Where a lease ends with its holder's connection, its run is asked for as soon as that is seen."""
         leases, wait = self._dispatcher.stores.leases, LOOK
         while isinstance(leases, SessionLeases) and not self._clock.wait(self._stopping, wait):
             wait = LOOK
+            if not self._leads:
+                self._stand_by()
+                continue
             try:
                 if ask_for_orphans(self._dispatcher, leases):
                     self._asked.set()
@@ -193,6 +223,9 @@ class LocalHost:
     def _requests(self) -> None:
         """Take requests from the internal queue and run each in a thread."""
         while not self._stopping.is_set():
+            if not self._leads:
+                self._stand_by()
+                continue
             # Where as many as may are at work the message stays in the queue, for another replica.
             body = self._next_request() if self._at_work() < MAX_REQUESTS else None
             if body is None:

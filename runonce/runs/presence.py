@@ -61,6 +61,8 @@ class Host:
     seen_ago: timedelta
     is_alive: bool
     """Whether it checked in when it should have."""
+    leads: bool = False
+    """Whether it is the one that runs timers and recovery, where the others stand by and have no row."""
 
 
 def hosts(registry: Registry) -> list[Host]:
@@ -84,6 +86,7 @@ def _host(row: Row) -> Host:
             jobs=typed(json.loads(str(value("jobs", "[]"))), tuple[str, ...]),
             last_seen=row.timestamp,
             seen_ago=silent,
+            leads=value("leads") is True,
             is_alive=silent <= max(MISSED, timedelta(seconds=2 * float(value("every", EACH_TICK)))),
         )
     except UNREADABLE as error:
@@ -131,6 +134,7 @@ class Presence:
         kind: As `Host.kind`.
         every: Seconds between its recovery ticks.
         name: Of the host; default is the registry's.
+        leads: As `Host.leads`.
     """
 
     def __init__(
@@ -142,6 +146,7 @@ class Presence:
         kind: Literal["local", "functions", "tick"] = "local",
         every: float = EACH_TICK,
         name: str = "",
+        leads: bool = False,
     ) -> None:
         self._name = name or registry.host
         before = ANY if kind == "tick" else None  # the row of the tick before is mostly there
@@ -153,6 +158,7 @@ class Presence:
             "version": _version(),
             "started": to_text(started),
             "jobs": compact(sorted(jobs)[:MOST_JOBS]),
+            "leads": leads,
         }
 
     def check_in(self) -> None:

@@ -484,6 +484,25 @@ def test_the_table_fits_a_terminal_of_80_columns(healthy: Project) -> None:
     assert result.exit_code == 1
 
 
+def test_who_leads_is_said(healthy: Project) -> None:
+    """With RUNONCE_LEADER=on: that nobody leads, or who; and which host has no such setting."""
+
+    def leading() -> dict[str, Any]:
+        checks = json.loads(healthy.doctor("--json").stdout)["checks"]
+        return next(one for one in checks if one["what"].startswith("who leads"))
+
+    healthy.environ["RUNONCE_LEADER"] = "on"
+    assert leading()["what"] == "who leads: nobody"
+    with Runtime(environ=healthy.environ) as runtime:
+        for name, leads in (("one", True), ("two", False)):
+            Presence(runtime.runs, [], runtime.clock.now(), name=name, leads=leads).check_in()
+    said = leading()
+    assert (said["what"], said["state"]) == ("who leads: one", "note")
+    assert [one["text"] for one in said["findings"]] == [
+        "The host two runs timers without leading: set RUNONCE_LEADER=on on every host."
+    ]
+
+
 def test_every_setting_is_known() -> None:
     """The names that a slip is held against are those of the page of settings."""
     shown = set(re.findall(r"`RUNONCE_([A-Z_]+?)(?:__\w+)?`", read("docs/settings.md")))

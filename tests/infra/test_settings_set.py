@@ -38,8 +38,10 @@ ON_A_LAPTOP = {
         )
         for part in ("tenantId", "clientSecret")
     ),
+    "RUNONCE_LEADER",
 }
-"""Connection strings, the short form that only public Azure has, and secrets: never set where jobs are deployed."""
+"""Connection strings, the short form that only public Azure has, secrets, and what is for `runonce serve` alone: never
+set where jobs are deployed."""
 READ_BY_THE_FUNCTIONS_HOST = {
     "APPLICATIONINSIGHTS_CONNECTION_STRING",
     "APPLICATIONINSIGHTS_AUTHENTICATION_STRING",

@@ -74,6 +74,18 @@ def test_queues_carry_the_namespace_unless_told_otherwise() -> None:
         Settings.from_env({**env, "RUNONCE_QUEUE_NAMES": "own"})
 
 
+def test_a_leader_is_wanted_or_not() -> None:
+    """Off unless it is on; anything else is refused."""
+    env = {"RUNONCE_STORAGE": CLOUD, "RUNONCE_NAMESPACE": "shop-test"}
+    assert [Settings.from_env({**env, "RUNONCE_LEADER": text}).leader for text in ("", "off", "on")] == [
+        False,
+        False,
+        True,
+    ]
+    with pytest.raises(SettingsError, match="RUNONCE_LEADER='yes' must be off or on"):
+        Settings.from_env({**env, "RUNONCE_LEADER": "yes"})
+
+
 def test_every_setting_is_read() -> None:
     """Each variable lands in its field, surrounding blanks aside."""
     settings = Settings.from_env(

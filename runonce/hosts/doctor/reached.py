@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,8 @@ def checks(runtime: Runtime, settings: Settings, found: Discovered) -> list[Chec
         ),
     ]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda one: _tried(settings, *one), tries))
+        made = list(pool.map(lambda one: _tried(settings, *one), tries))
+    return [*made, _leading(runtime, settings)] if settings.leader else made
 
 
 def _tried(settings: Settings, area: Area, what: str, call: Callable[[], Iterator[Finding]]) -> Check:
@@ -171,6 +173,26 @@ def _others(runtime: Runtime, found: Discovered) -> Iterator[Finding]:
                     f"this account, so each message goes to one of them by chance. Remove RUNONCE_QUEUE_NAMES=plain, "
                     f"or give either another queue or namespace."
                 )
+
+
+def _leading(runtime: Runtime, settings: Settings) -> Check:
+    """Who leads is no finding."""
+    leaders: list[str] = []
+
+    def look() -> Iterator[Finding]:
+        alive = [host for host in hosts(runtime.runs) if host.is_alive and host.kind == "local"]
+        leaders.extend(host.name for host in alive if host.leads)
+        if not leaders:
+            yield Finding("No host leads, so nothing fires: start one, `runonce serve`.", must_mend=False)
+        for host in alive:
+            if not host.leads:
+                yield Finding(
+                    f"The host {host.name} runs timers without leading: set RUNONCE_LEADER=on on every host.",
+                    must_mend=False,
+                )
+
+    made = _tried(settings, "namespace", "", look)
+    return replace(made, what=f"who leads: {' and '.join(leaders) or 'nobody'}")
 
 
 def _reach(runtime: Runtime, handler: Handler) -> Iterator[Finding]:

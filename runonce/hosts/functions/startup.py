@@ -33,6 +33,10 @@ UTC_NAMES = re.compile(r"(:?(Etc/)?(UTC|UCT|GMT|Zulu|Universal)([+-]?0)?)?", re.
 """Values of TZ that move no timer."""
 PLANS_ZONE = "WEBSITE_TIME_ZONE"
 THREADS = "PYTHON_THREADPOOL_THREAD_COUNT"
+LEADER = (
+    "RUNONCE_LEADER=on changes nothing on Functions, whose host starts each timer once for all instances of an app; it "
+    "is for `runonce serve`."
+)
 PATIENCE = 0.5
 """Seconds for an address of this machine to take a connection."""
 
@@ -52,6 +56,7 @@ def look(root: Path, runtime: Runtime, off: Mapping[str, str]) -> list[str]:
         *threads(os.environ, len(runtime.jobs)),
         *(without(name, setting, runtime.jobs) for name, setting in off.items()),
         *unreachable(runtime.settings),
+        *(LEADER for _ in range(runtime.settings.leader)),
     ]
 
 

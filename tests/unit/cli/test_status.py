@@ -113,6 +113,17 @@ def test_status_says_which_hosts_live(cli: CommandLine) -> None:
     assert hosts[0]["jobs"] == ["hourly", "nightly", "runonce_purge"]
 
 
+def test_status_says_who_leads(cli: CommandLine) -> None:
+    """The host that leads is shown as such while it is alive."""
+    runtime = cli.context().runtime
+    Presence(runtime.runs, ["nightly"], cli.clock.now(), every=10, name="one", leads=True).check_in()
+    Presence(runtime.runs, ["nightly"], cli.clock.now(), every=60, name="two").check_in()
+    assert "leads, 1 job, seen" in text(cli("status"))
+    assert [host["leads"] for host in cli.json("status")["hosts"]] == [True, False]
+    cli.clock.advance(60)
+    assert "leads, 1 job" not in text(cli("status"))
+
+
 # -- jobs -------------------------------------------------------------------------------------------------------
 
 

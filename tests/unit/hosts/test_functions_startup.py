@@ -90,6 +90,15 @@ def test_what_does_not_fit_is_told_at_once_and_once_by_recovery(
         assert caplog.text.count(told) == expected
 
 
+def test_a_leader_is_for_local_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RUNONCE_LEADER=on changes nothing here, and the app says so."""
+    monkeypatch.setenv("RUNONCE_LEADER", "on")
+    functions(app(tmp_path))
+    assert "RUNONCE_LEADER=on changes nothing on Functions" in capsys.readouterr().err
+
+
 def test_limits_are_put_below_the_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a job says, or leaves out, it is told to end a minute before the host ends the worker."""
     seen: dict[str, Any] = {}
