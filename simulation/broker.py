@@ -54,6 +54,7 @@ class Held:
             sent.reschedules,
             sent_as=sent.sent_as,
             sequence=str(self.number),
+            dead=sent.dead,
         )
 
 
@@ -284,7 +285,9 @@ class SimDeadLetters:
 
     @staticmethod
     def _dead(held: Held, receipt: int, delivery: Delivery) -> Dead:
-        return Dead(delivery, held.reason, held.description, None, (held, receipt), str(held.number))
+        # Of one whose reason it carries itself, the broker knows only how often it was delivered.
+        reason, description = delivery.dead or (held.reason, held.description)
+        return Dead(delivery, reason, description, None, (held, receipt), str(held.number))
 
     def remove(self, dead: Dead) -> None:
         held, receipt = dead.native

@@ -43,6 +43,9 @@ MESSAGE_KINDS: Kinds = (
     ("completes nothing", 2),
 )
 
+FUNCTIONS = 0.3
+"""How many cases are of a Functions app."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -92,6 +95,8 @@ class Case:
     """Seconds until everything is whole again."""
     calm: bool
     """Hosts are only told to stop, so that nothing may count as a death."""
+    functions: bool
+    """Hosts are instances of a Functions app, with that host's own moves."""
     without: frozenset[str] = field(default_factory=frozenset)
     """Faults that are left out."""
 
@@ -178,6 +183,7 @@ def _messages(seed: int, rng: random.Random) -> MessageCase:
 
 
 def _common(seed: int, rng: random.Random, lasts: float, kinds: Kinds, harmless: str) -> dict[str, Any]:
+    functions = random.Random(f"{seed} functions").random() < FUNCTIONS
     calm = rng.random() < 0.1
     apart = 0.0 if calm else rng.choice((0.0, 0.0, 2.0, 25.0, 200.0, 90_000.0))
     hosts = tuple(
@@ -188,6 +194,7 @@ def _common(seed: int, rng: random.Random, lasts: float, kinds: Kinds, harmless:
         "seed": seed,
         "lasts": lasts,
         "calm": calm,
+        "functions": functions,
         "hosts": hosts,
         "faults": tuple(_faults(rng, lasts, (("stop", 5), (harmless, 1)) if calm else (*HOST_KINDS, *kinds))),
         "fault_rate": 0.0 if calm else rng.choice((0.0, 0.01, 0.03, 0.1)),

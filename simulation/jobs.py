@@ -76,10 +76,19 @@ class JobHost(SimHost):
         def fire() -> None:
             if armed != self._armed or self.dead:
                 return
-            self.spawn(self._tick, "tick")
+            if self.fires():
+                self.spawn(self._tick, "tick")
             self.world.sim.at(self.world.sim.now + 1.0, lambda: None if armed != self._armed else self.arm())
 
         self.world.sim.at(self.world.sim.now + max(0.0, wait + lag), fire)
+
+    def fires(self) -> bool:
+        """Whether a timer ticks here now."""
+        return True
+
+    def takes(self) -> bool:
+        """Whether it takes requests."""
+        return self.serves
 
     def _tick(self) -> None:
         self.dispatcher.tick(self.job)
@@ -130,10 +139,16 @@ class JobWorld(World["JobCase", JobHost]):
         self.operator = JobHost(self, "operator", 0.0, 1)
         self.operator.arm = lambda: None  # type: ignore[method-assign]
         self._last_version = 1
+        self._timers: JobHost | None = None
+        self._timers_free_at = 0.0
         self._rng = random.Random(f"{case.seed} pump")
 
     def make_host(self, name: str, skew: float) -> JobHost:
-        return JobHost(self, name, skew, self._last_version)
+        if not self.case.functions:
+            return JobHost(self, name, skew, self._last_version)
+        from simulation.functions import FunctionsJobHost  # noqa: PLC0415 - it builds on this module
+
+        return FunctionsJobHost(self, name, skew, self._last_version)
 
     @property
     def verbs(self) -> Mapping[str, Callable[[JobWorld, Fault], None]]:
@@ -185,6 +200,14 @@ class JobWorld(World["JobCase", JobHost]):
 
     # -- what happens -------------------------------------------------------------------------------------------
 
+    def timers_on(self, host: JobHost) -> bool:
+        """Whether this instance of a Functions app has the timers; another one has them a minute after it has gone."""
+        if self._timers is not None and self._timers.dead:
+            self._timers, self._timers_free_at = None, self.sim.now + self._rng.uniform(51.0, 62.0)
+        if self._timers is None and self.sim.now >= self._timers_free_at:
+            self._timers = host
+        return self._timers is host
+
     def begin(self) -> None:
         if len(self.versions) > 1:
             self.sim.at(self.case.lasts / 2, self._deploy)
@@ -192,7 +215,7 @@ class JobWorld(World["JobCase", JobHost]):
 
     def _pump(self) -> None:
         """Hosts look for requests about once a second; whoever is first takes one."""
-        takers = [host for host in self.hosts if host.serves and not host.paused]
+        takers = [host for host in self.hosts if host.takes() and not host.paused]
         for _ in range(min(self.server.queue.visible(), 3)):
             if takers:
                 host = takers[int(self._rng.random() * len(takers))]

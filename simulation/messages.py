@@ -127,7 +127,11 @@ class MessageWorld(World["MessageCase", MessageHost]):
         simulator().wake(self.awaited.get(queue, []))
 
     def make_host(self, name: str, skew: float) -> MessageHost:
-        return MessageHost(self, name, skew)
+        if not self.case.functions:
+            return MessageHost(self, name, skew)
+        from simulation.functions import FunctionsMessageHost  # noqa: PLC0415 - it builds on this module
+
+        return FunctionsMessageHost(self, name, skew)
 
     @property
     def verbs(self) -> Mapping[str, Callable[[MessageWorld, Fault], None]]:

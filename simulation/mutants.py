@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from runonce.execution.lease import Lease
 from runonce.execution.owned import Owned
+from runonce.hosts.functions import handlers
 from runonce.messages import claim as message_claim
 from runonce.messages import plan as message_plan
 from runonce.messages.claim import MessageClaim
@@ -20,6 +21,7 @@ from runonce.runs.claim import Claim
 from runonce.runs.dispatch import Dispatcher
 from runonce.stores.memory import MemoryLeases
 from runonce.transports import copies
+from simulation.case import draw
 from simulation.server import ANY
 from simulation.simulate import Seen, simulate
 
@@ -100,7 +102,14 @@ MESSAGE_MUTANTS: dict[str, tuple[Change, ...]] = {
         (Deliverer, "_start", "if claim.row.outbox:", "if False:"),
     ),
 }
-MUTANTS = JOB_MUTANTS | MESSAGE_MUTANTS
+FUNCTIONS_MUTANTS: dict[str, tuple[Change, ...]] = {
+    "what a stopping Functions host cuts off is not given back": (
+        (handlers, "_give_back", "runtime.deliverer.finish(working, None, SystemExit())", "Complete()"),
+    ),
+    "a dead copy is copied anew": ((handlers, "_put_aside", "if delivery.dead is not None:", "if False:"),),
+}
+"""Of messages, too."""
+MUTANTS = JOB_MUTANTS | MESSAGE_MUTANTS | FUNCTIONS_MUTANTS
 
 
 @contextmanager
@@ -117,11 +126,15 @@ def mutant(name: str) -> Iterator[None]:
 def found(name: str, budget: int) -> Seen | None:
     """The first schedule in which the mutant breaks what must hold, or None; to be called within `simulated`.
 
-    Of the wing that the mutant is in: every second seed.
+    Of the wing that the mutant is in, every second seed; of Functions apps those alone in which its code is used, the
+    calm ones first, for what a stop does is seen there.
     """
     with mutant(name):
-        seeds = range(int(name in MESSAGE_MUTANTS), 2 * budget, 2)
-        return next((seen for seen in map(simulate, seeds) if seen.violations), None)
+        cases = (draw(seed) for seed in range(int(name not in JOB_MUTANTS), 2 * budget, 2))
+        if name in FUNCTIONS_MUTANTS:
+            useful = [case for case in cases if case.functions]
+            cases = (case for calm in (True, False) for case in useful if case.calm is calm)
+        return next((seen for seen in map(simulate, cases) if seen.violations), None)
 
 
 def _importers(name: str, function: Any) -> list[object]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from runonce.execution import checkpoint, inflight, lease, owned, patience, stop, threads, turns, workers
+from runonce.hosts.functions import handlers
 from runonce.messages import consumer, ended, heartbeat, lane, lock, rights
 from runonce.runs import dispatch, run, switch
 from runonce.runs import versions as versions_of
@@ -127,6 +128,7 @@ def simulated() -> Iterator[None]:
         patch.object(lane, "LONGEST_PAUSE", 3.0),
         patch.object(heartbeat, "LOOK", 2.0),
         patch.object(heartbeat, "wait", baton.wait),
+        patch.object(handlers, "wait", baton.wait),
         patch.object(threads, "Future", baton.Future),
         _made_with(ended.Working, ending=baton.Lock, settled=baton.Future),
         _made_with(rights.Rights, lock=baton.Lock),
