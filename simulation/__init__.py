@@ -10,6 +10,7 @@ and can be made smaller until what matters is left.
 Every second seed is of a scheduled job, the others are of messages: a topic with two subscriptions and a queue.
 
 What is real: dispatch, lease, claim, recovery and operators' verbs; deliver, claim, heartbeat, consumer, sending, dead
-letters and their replay; what binds them to the Functions host; and all their rows. What is simulated: threads (one runs at a time, and says when it lets go),
-time, the way to storage and broker and both of these, and what starts a tick.
+letters and their replay; what binds both to the Functions host; and all their rows. What is simulated: threads (one
+runs at a time, and says when it lets go), time, the way to storage and broker and both of these, the Functions host,
+and what starts a tick.
 """
