@@ -111,7 +111,7 @@ class Account:
 
     def finding(self, what: str, expected: str) -> Finding:
         """A line of the table."""
-        whole = len(self.done) + len(self.named) + len(self.missing)
+        whole = sum(map(len, (self.done, self.named, self.missing, self.twice)))
         return Finding(
             what,
             expected,
@@ -149,13 +149,13 @@ def account(
         record, found = records.get(work), {part: rows.get((work, part), 0) for part in parts}
         again = sum(max(0, calls.get((work, part), 0) - 1) for part in parts)
         seen.repeated += again
+        absent = [part for part, n in found.items() if not n or not calls.get((work, part))]
         if doubled := [f"{n} rows of {part}" for part, n in found.items() if n > 1]:
             seen.twice[work] = ", ".join(doubled)
-        elif record is not None and again >= record.attempt:
-            seen.twice[work] = f"{plural(again, 'call')} too many in {plural(record.attempt, 'attempt')}"
-        absent = [part for part, n in found.items() if not n or not calls.get((work, part))]
-        if record is None:
+        elif record is None:
             seen.missing[work] = "there is no record"
+        elif again >= record.attempt:
+            seen.twice[work] = f"{plural(again, 'call')} too many in {plural(record.attempt, 'attempt')}"
         elif record.is_done and not absent:
             seen.done.add(work)
         elif record.is_done or not record.reason:

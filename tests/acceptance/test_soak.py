@@ -90,6 +90,7 @@ def test_a_row_of_a_second_attempt_is_noticed(done: Done) -> None:
     done.change(Insert(key, {"key": f"{WORK} 2 2", "work": WORK, "part": "2"}))
     assert done.account().twice == {WORK: "2 rows of 2"}
     assert done.account().finding("fire times", "").ok is False
+    assert done.account().finding("fire times", "").seen.startswith("1 fire times: 0 done once, ")
 
 
 def test_a_fire_time_that_failed_is_named_with_its_reason(done: Done) -> None:
