@@ -112,8 +112,8 @@ class CrashReport:
         for crash in self.crashes:
             when = "after " if crash.applied else "before"
             lines.append(f"  {when} {crash.call} {crash.name}: {_told(crash)}")
-        known = _repeated(self.crashes)
-        news = [crash for crash in self.second if crash.troubles(known)]
+        known = set().union({(COMPLETED, "")}, *map(_kinds, self.crashes))
+        news = [crash for crash in self.second if _kinds(crash) - known]
         lines.append(
             f"  killed again in the recovery, {len(self.second)} of {self.pairs} pairs of deaths: "
             + (f"{len(news)} with new trouble" if news else "nothing new")
@@ -123,6 +123,13 @@ class CrashReport:
 
 def _death(call: int, name: str, *, applied: bool) -> str:
     return f"{'after' if applied else 'before'} {call} {name}"
+
+
+def _kinds(crash: Crash) -> set[tuple[str, str]]:
+    """What a crash came to, without how often and where."""
+    of = {"repeated": crash.repeated, "missing": crash.missing, "changed": crash.changed}
+    kinds = {(kind, effect) for kind, effects in of.items() for effect in effects}
+    return kinds | {(crash.outcome.partition(" (")[0], "")}
 
 
 def _told(crash: Crash) -> str:
