@@ -1,9 +1,11 @@
-"""What scheduled jobs cost on our own hosts: a run, a replica that is too late, ticks, an idle `serve`, a takeover.
+"""What scheduled jobs cost on our own hosts: a run, a replica that is too late, ticks, replicas, idleness, a takeover.
 
     python benchmarks/runs.py [--rounds 3] [--idle 60]
 
 Storage is `standin.py` without a latency, so that what is left is the toolkit's; "bare" makes the five requests of a
-run with http.client and nothing in between. Milliseconds of this process's CPU, medians with the least and the most.
+run with http.client and nothing in between. "three" are three replicas of `serve` with a job each second: what all of
+them take for a fire time, with the schedule, the request queue and the two that come too late. Milliseconds of CPU,
+medians with the least and the most.
 """
 
 from __future__ import annotations
@@ -45,8 +47,19 @@ if TYPE_CHECKING:
 
     from runonce.runs.definition import ScheduledJob
 
-RUN, LOSER, TICK, RECOVERY = 5.0, 1.0, 0.05, 100.0
+LIMITS = {"run": 5.0, "loser": 1.0, "tick": 0.05, "recovery": 100.0, "three": 12.0}
 """Milliseconds that each may take (docs/performance.md)."""
+SETTLED, WATCHED = 10.0, 10.0
+"""Seconds that replicas get to start, and seconds of a round in which they are watched."""
+EACH_SECOND = """
+import os
+from runonce import Run, scheduled
+
+@scheduled("* * * * * *")
+def each_second(run: Run) -> None:
+    with open(os.environ["NOTES"], "a") as notes:
+        notes.write("run\\n")
+"""
 JOBS = """
 from runonce import Run, scheduled
 
@@ -96,7 +109,7 @@ def runs(connection: str, count: int = 60) -> tuple[float, float]:
         times = iter_times()
 
         def run(_: int) -> None:
-            result = runtime.dispatcher.execute(one, next(times), by="hand")
+            result = runtime.dispatcher.execute(one, next(times), by="timer")
             if result.outcome is not Outcome.SUCCEEDED:
                 raise SystemExit(f"a run was {result}")
 
@@ -205,6 +218,27 @@ def idle(count: int, seconds: float) -> None:
             process.wait()
 
 
+def three(rounds: int) -> list[float]:
+    """Milliseconds of CPU that three replicas take together for each fire time of a job each second."""
+    with standin.storage(0) as connection, tempfile.TemporaryDirectory() as folder:
+        jobs, notes, found = Path(folder) / "jobs", Path(folder) / "notes", []
+        jobs.mkdir()
+        (jobs / "each_second.py").write_text(EACH_SECOND)
+        replicas = [serve(jobs, connection, NOTES=str(notes)) for _ in range(3)]
+        try:
+            _lines(notes, 1)
+            time.sleep(SETTLED)
+            for _ in range(rounds):
+                ran, cpu = len(_lines(notes, 1)), sum(map(cpu_of, replicas))
+                time.sleep(WATCHED)
+                found.append(1000 * (sum(map(cpu_of, replicas)) - cpu) / (len(_lines(notes, 1)) - ran))
+        finally:
+            for replica in replicas:
+                replica.terminate()
+                replica.wait()
+    return found
+
+
 def takeover() -> None:
     """Print after how long a killed replica's run goes on in another, its lease of 15 s included."""
     lease = {"RUNONCE_LEASE_DURATION": "15", "RUNONCE_LEASE_RENEWAL": "5", "RUNONCE_LEASE_MARGIN": "2"}
@@ -250,11 +284,11 @@ def main() -> int:
             one = {"run": cost, "bare": bare(connection), "loser": loser, "tick": tick, "recovery": recovery}
             for name, figure in one.items():
                 found.setdefault(name, []).append(figure)
+    found["three"] = three(options.rounds)
     print(f"{options.rounds} rounds, milliseconds of CPU, medians (least-most)")
     for name, figures in found.items():
         print(f"  {name:9} {statistics.median(figures):8.3f} ({min(figures):.3f}-{max(figures):.3f})")
-    limits = {"run": RUN, "loser": LOSER, "tick": TICK, "recovery": RECOVERY}
-    met = [verdict(name, found[name], limit, "ms") for name, limit in limits.items()]
+    met = [verdict(name, found[name], limit, "ms") for name, limit in LIMITS.items()]
     if options.idle:
         for count in (1, 100, 1000):
             idle(count, options.idle)
