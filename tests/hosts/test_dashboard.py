@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import logging
 import re
@@ -16,7 +17,7 @@ from support.namespaces import fresh_settings
 
 from runonce import Message, PermanentError, Run, handler, scheduled
 from runonce.errors import JobFileError, SettingsError
-from runonce.hosts.dashboard.local import served
+from runonce.hosts.dashboard.local import LOOK, served
 from runonce.hosts.discover import Discovered
 from runonce.hosts.runtime import Runtime
 from runonce.messages.consumer import Consumer
@@ -391,6 +392,29 @@ def test_storage_that_is_away_is_said(azurite: str) -> None:
         status, _, text = Site(runtime, url).request("GET", "/")
     assert status == 503
     assert "That did not work" in text
+
+
+def test_a_server_that_nobody_asks_looks_twice_a_second_whether_it_is_to_end(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes no more often, for an idle host takes as little as it can, and ends when it is told to."""
+    waits: list[float] = []
+    sleep, waited = asyncio.sleep, threading.Event()
+
+    async def noting(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            waited.set()
+        await sleep(seconds)
+
+    monkeypatch.setattr("runonce.hosts.dashboard.local.asyncio.sleep", noting)
+    with served(site.runtime, 0, may_act=False) as url:
+        assert waited.wait(20)
+        assert Site(site.runtime, url).request("GET", "/")[0] == 200
+    assert set(waits[:3]) == {LOOK}
+    assert LOOK >= 0.5
+    with pytest.raises(ConnectionRefusedError):
+        Site(site.runtime, url).request("GET", "/")
 
 
 def test_pages_cost_calls_that_do_not_grow_with_history(azurite: str, calls: Calls) -> None:
