@@ -18,7 +18,7 @@ EXPERIMENTS: dict[str, str] = {
 }
 """Name → what it shows, in the order of the table."""
 ALONE: dict[str, str] = {
-    "locks": "leases in blobs, PostgreSQL and Redis, and none: a holder of each is killed, and one is paused",
+    "locks": "leases in blobs, PostgreSQL and Redis, a leader, and none: a holder is killed, one is paused",
     "takeover": "how soon another replica goes on after kill -9 and SIGTERM, with leases of 45 and 15 s",
 }
 """Experiments that take a minute, and are not among `all`."""

@@ -1,4 +1,4 @@
-"""Leases in blobs, in PostgreSQL and in Redis, beside no lock: a holder of each is killed, and one is paused."""
+"""Leases in blobs (also with a leader), PostgreSQL and Redis, and no lock: a holder is killed, and one is paused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from experiments.effects import Effect
     from experiments.lab import Lab
 
-KINDS = {"blob": "blob lease", "postgresql": "advisory lock", "redis": "Redis lease"}
+KINDS = {
+    "blob": "blob lease",
+    "leader": "the same and a leader",
+    "postgresql": "advisory lock",
+    "redis": "Redis lease",
+}
 FIRE_TIMES = 5
 APART = 2
 """Seconds between them, as the replica's short job is scheduled."""
@@ -52,7 +57,7 @@ def run(lab: Lab) -> list[Finding]:
 
 def _address(kind: str, servers: ExitStack) -> str | None:
     """Of a server that is started for it; empty for storage, and None where its program is not installed."""
-    if kind == "blob":
+    if kind in ("blob", "leader"):
         return ""
     try:
         # The tests' own, from requirements-dev.txt.
@@ -72,12 +77,12 @@ def _tried(lab: Lab, kind: str, address: str | None) -> Finding:
     part = lab.part(kind, leases=address)
     lease, tick = part.settings.lease.duration, part.settings.recovery_interval
     limit = lease + tick + STARTING
-    environ = {"RUNONCE_LEASES": address}
+    environ = {"RUNONCE_LEASES": address, "RUNONCE_LEADER": "on" if kind == "leader" else "off"}
     (sleeper,) = part.start("holder", environ=environ)
     token = int(sleeper.hear("holding"))
+    hosts = part.start("locked", 2, environ={**environ, PAUSED: str(sleeper.pid)})
     sleeper.process.send_signal(signal.SIGSTOP)
     paused = CLOCK.elapsed()
-    hosts = part.start("locked", 2, environ={**environ, PAUSED: str(sleeper.pid)})
 
     first = part.wait("a first effect", limit, lambda: next(_of(part, "tick"), None))
     start = datetime.fromisoformat(first.key.partition(" ")[2])
