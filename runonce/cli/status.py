@@ -226,6 +226,8 @@ def _last(job: JobStatus, now: datetime) -> Any:
         parts = [f"{len(earlier) - unknown} failed"] * (len(earlier) > unknown)
         parts += [f"{unknown} unknown"] * bool(unknown)
         lines.append((f"\n{', '.join(parts)} since {times.to_utc(earlier[0].at)}", "red"))
+    if job.joins:
+        lines.append((f"\nmessages of {len(job.joins)} waited for", "dim"))
     if job.last.outcome != Outcome.SUCCEEDED:
         success = "never" if job.last_success is None else times.from_now(job.last_success, now)
         lines.append((f"\nlast success: {success}", "dim"))

@@ -184,7 +184,7 @@ class Runtime:
             self.clock,
             host=self.host,
             stop=self.stop,
-            follow_ups=JobsMessages(lambda: self.sender),
+            follow_ups=JobsMessages(lambda: self.sender, self.claims, self.found.handlers),
             keeper=self._keeper if self._stores is None else None,
         )
 

@@ -85,6 +85,8 @@ class Handler:
     """Called when a message has been put aside, or is held."""
     batch: int | None = None
     """How many messages its function takes at once, as a list; None: one, as itself."""
+    after_all: Handler | None = None
+    """The handler it waits for: it has one message for each run, once all that the run sent to that one are done."""
 
     def __post_init__(self) -> None:
         note(self)
@@ -164,6 +166,7 @@ def handler(
     memory: str | None = None,
     on_failure: OnFailure | None = None,
     batch: int | None = None,
+    after_all: Handler | None = None,
 ) -> Callable[[Callable[..., Awaitable[Any] | Any]], Handler]:
     r"""Handle the messages of a queue or a topic's subscription, each with one effect however often it comes.
 
@@ -209,6 +212,8 @@ def handler(
             or is held.
         batch: The function takes a list of up to so many messages (1 to 100), and says with `Message.fail` which of
             them failed; `concurrency` is then of batches. What comes again comes alone, and on Functions everything.
+        after_all: Another handler. This one gets a message for each run of a job that sent that one messages with
+            `run.enqueue`, once the run has succeeded and all are done: {"job", "fire_time", "handler", "count"}.
 
     Raises:
         DefinitionError: An argument cannot work; the message names the handler, the value and the remedy.
@@ -275,6 +280,7 @@ def handler(
             size=checked_size(job, cpu, memory),
             on_failure=checked_on_failure(job, on_failure),
             batch=_batch(job, batch, lock),
+            after_all=_after_all(job, after_all, key),
         )
 
     return define
@@ -332,6 +338,19 @@ def path_parts(path: str) -> list[str]:
         else:
             names[-1] += part.removeprefix("\\") or part
     return names
+
+
+def _after_all(job: str, after_all: Handler | None, key: object) -> Handler | None:
+    if after_all is not None and not isinstance(after_all, Handler):
+        raise DefinitionError(
+            f"Job {job!r}: after_all={after_all!r:.80} must be what @handler made of a function."
+        )
+    if after_all is not None and (key is not None or after_all.name == job):
+        raise DefinitionError(
+            f"Job {job!r}: with after_all it waits for another handler, and its message is known by the run that it "
+            f"follows; leave key={key!r} out."
+        )
+    return after_all
 
 
 def _batch(job: str, batch: int | None, lock: str | None) -> int | None:

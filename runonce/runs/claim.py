@@ -16,11 +16,12 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runonce.errors import ConflictError, Fenced, StoreError, StoreUnavailableError
+from runonce.errors import ConflictError, Fenced, NotKeptError, StoreError, StoreUnavailableError
 from runonce.execution.log import user_name
 from runonce.execution.owned import Owned
 from runonce.execution.patience import patiently
 from runonce.runs import telling
+from runonce.runs.joins import NONE, FanOut, listing, waiting
 from runonce.runs.overflow import aside, spilled
 from runonce.runs.plan import By, Claimant, Plan, Refused, admit, params_for, passed_over, plan, within
 from runonce.runs.rows import (
@@ -38,7 +39,7 @@ from runonce.runs.table import find_run, read_job, record_beside, write
 from runonce.runs.troubles import missing, troubled
 from runonce.runs.versions import left_behind, of_this_version, together
 from runonce.stores.columns import to_text
-from runonce.stores.protocols import Insert, Write
+from runonce.stores.protocols import MAX_TRANSACTION, Insert, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -214,6 +215,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         steps: Mapping[str, Any] | None = None,
         outbox: tuple[Mapping[str, Any], ...] = (),
         follow_ups: int = 0,
+        fan_out: FanOut = NONE,
     ) -> None:
         """Keep a checkpoint, steps' results (None: as they are), and the ledger entries: all or nothing, one call.
 
@@ -225,9 +227,13 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         self._change(
             lambda row: replace(row, progress=dict(progress)),
             lambda run: replace(
-                _kept(run, checkpoint, progress, steps), outbox=outbox, follow_ups=follow_ups
+                _kept(run, checkpoint, progress, steps),
+                outbox=outbox,
+                follow_ups=follow_ups,
+                fanned_out=fan_out.totals or run.fanned_out,
             ),
             entries or {},
+            listing(self.run, fan_out),
         )
 
     def finish(
@@ -240,6 +246,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         retry_at: datetime | None = None,
         entries: Mapping[str, Mapping[str, Value]] | None = None,
         outbox: tuple[Mapping[str, Any], ...] = (),
+        fan_out: FanOut = NONE,
     ) -> None:
         """Record how the run ended, with the last ledger entries or not at all; raises as `save` does.
 
@@ -267,6 +274,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
                 retry_at=retry_at,
                 finished_at=now,
                 outbox=outbox,
+                fanned_out=fan_out.totals or run.fanned_out,
                 skips=(*run.skips, *(over.skips if over is not None else ())),
             )
 
@@ -279,6 +287,8 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
             if outcome.is_final and outbox:
                 pending[fire_time] = Pending("unsent", now, asked_at=now, params=self.run.params)
             self.troubles_before = row.troubles
+            if outcome is Outcome.SUCCEEDED:
+                row = waiting(row, settle_run(self.run))
             return replace(
                 troubled(row, outcome, now).ended(settle_run(self.run)),
                 running=None,
@@ -287,7 +297,7 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
                 watermark=max(now, row.watermark or now) if skips else row.watermark,
             )
 
-        self._change(settle_job, settle_run, entries or {})
+        self._change(settle_job, settle_run, entries or {}, listing(self.run, fan_out))
 
     def next_due(self) -> datetime | None:
         """The oldest other fire time of the job that is unfinished and due, as far as this claim knows."""
@@ -311,9 +321,17 @@ class Claim(Owned[tuple[JobRow, RunRow]]):
         change_job: Callable[[JobRow], JobRow],
         change_run: Callable[[RunRow], RunRow],
         entries: Mapping[str, Mapping[str, Value]],
+        listed: Insert | None,
     ) -> None:
-        """One transaction over the job's row, the run's row and new entries of the ledger."""
+        """One transaction over the job's row, the run's row, new entries of the ledger, and a list of messages."""
         inserts = {key: Insert(entry_key(self._job.name, key), values) for key, values in entries.items()}
+        if listed is not None:
+            inserts[listed.key] = listed
+            if len(inserts) > MAX_TRANSACTION - 2:
+                raise NotKeptError(
+                    f"Job {self._job.name}: a commit that sends messages some handler waits for takes one ledger entry "
+                    f"less than {len(entries)}; use smaller batches."
+                )
         with self._lock:
             if self.run.outcome is not Outcome.RUNNING:
                 raise Fenced(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runonce.errors import ConflictError, InputError, StoreError, UnknownJobError
 from runonce.execution.patience import Patience
+from runonce.runs.joins import waiting
 from runonce.runs.overflow import aside, brought_back, spilled
 from runonce.runs.plan import forgotten, noted
 from runonce.runs.requests import send_request
@@ -95,7 +96,7 @@ def replay(dispatcher: Dispatcher, which: Which) -> RunRow:
                 f"`runonce cancel {which.job} --at {which.at} --why …` ends it."
             )
         run = replace(run, generation=run.generation + 1, failures=0, abandoned=0, survived=0)
-        run = replace(run, checkpoint="", progress={}, steps={}, outbox=(), follow_ups=0)
+        run = replace(run, checkpoint="", progress={}, steps={}, outbox=(), follow_ups=0, fanned_out={})
         waiting = Pending("replayed", now, asked_at=now, params=which.params, by=which.by)
         return _pending(row, which, waiting), _decided(dispatcher, which, run, "replayed")
 
@@ -239,7 +240,8 @@ def _ended(
         retry_at=None,
         finished_at=run.finished_at or now,
     )
-    return row, _decided(dispatcher, which, run, verb)
+    followed = waiting(row, run) if outcome is Outcome.SUCCEEDED else row
+    return followed, _decided(dispatcher, which, run, verb)
 
 
 def _said(which: Which) -> str:

@@ -344,19 +344,20 @@ class Dispatcher(Flow[Started]):
     def _record(self, started: Started, result: Result) -> Result:
         if result.outcome is Outcome.ABANDONED:
             return result  # not ours to write any more
-        traceback = "" if result.error is None else told(result.error)
         # What no checkpoint took along goes with the outcome, so that a death cannot come between the two.
         succeeded = result.outcome is Outcome.SUCCEEDED
 
         def finish(entries: Mapping[str, Mapping[str, Value]]) -> None:
+            outbox, fan_out = started.run.outbox.at_the_end(succeeded=succeeded)
             started.claim.finish(
                 result.outcome,
                 reason=shortened(result.reason),
-                error=traceback,
+                error="" if result.error is None else told(result.error),
                 counted=result.counted,
                 retry_at=result.again_at,
                 entries=entries,
-                outbox=started.run.outbox.at_the_end(succeeded=succeeded),
+                outbox=outbox,
+                fan_out=fan_out,
             )
 
         try:

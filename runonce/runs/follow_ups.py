@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runonce.errors import InputError, RunonceError, StoreError
+from runonce.runs.joins import NONE, FanOut, Joined
 from runonce.runs.table import change_job
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("runonce.runs.follow_ups")
 
 
-class FollowUps(Protocol):
+class FollowUps(Joined, Protocol):
     """Makes and sends messages for runs."""
 
     def make(
@@ -51,6 +52,7 @@ class Outbox:
         self._items: list[Mapping[str, Any]] = list(run.outbox)
         self._kept = len(run.outbox)
         self._count = run.follow_ups
+        self._totals = dict(run.fanned_out)
 
     def add(self, handler: Handler, body: Any, key: str | None) -> None:
         """Put a message into it; raises InputError when it cannot be one, or does not fit on the row any more."""
@@ -63,16 +65,28 @@ class Outbox:
             self._follow_ups.check(self._run, [*self._items, item])
             self._items.append(item)
             self._count += 1
+            for name in item.get("member", ())[:1]:
+                self._totals[name] = self._totals.get(name, 0) + 1
 
-    def noted(self) -> tuple[tuple[Mapping[str, Any], ...], int]:
+    def noted(self) -> tuple[tuple[Mapping[str, Any], ...], int, FanOut]:
         """The messages to be kept with the next write, and how many there were so far, of one moment."""
         with self._lock:
-            return tuple(self._items), self._count
+            return tuple(self._items), self._count, self._fan_out()
 
-    def at_the_end(self, *, succeeded: bool) -> tuple[Mapping[str, Any], ...]:
+    def at_the_end(self, *, succeeded: bool) -> tuple[tuple[Mapping[str, Any], ...], FanOut]:
         """The messages to be kept with the run's end: all, or without success those that a write had kept already."""
         with self._lock:
-            return tuple(self._items if succeeded else self._items[: self._kept])
+            if not succeeded:
+                return tuple(self._items[: self._kept]), NONE
+            return tuple(self._items), self._fan_out()
+
+    def _fan_out(self) -> FanOut:
+        new: dict[str, list[str]] = {}
+        for item in self._items[self._kept :]:
+            if "member" in item:
+                name, member = item["member"]
+                new.setdefault(name, []).append(member)
+        return FanOut(dict(self._totals), new)
 
     def send(self, items: Sequence[Mapping[str, Any]]) -> None:
         """Send what was just kept; what cannot be sent now goes with the next write."""

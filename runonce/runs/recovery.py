@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from runonce.errors import ConflictError, StoreError, StoreUnavailableError
 from runonce.runs import telling
 from runonce.runs.audit import log_heartbeat
+from runonce.runs.joins import follow
 from runonce.runs.overflow import returned
 from runonce.runs.plan import account_for_missed, within
 from runonce.runs.requests import ASK_AGAIN, Request, send_request
@@ -81,6 +82,9 @@ def recover(dispatcher: Dispatcher, *, starting: bool = False) -> list[Request]:
         if request is not None:
             log.info("recovery: asked for %s at %s (%s)", request.job, request.fire_time, request.why)
             asked.append(request)
+    for row in jobs.rows.values():
+        if row.joins and dispatcher.follow_ups is not None:
+            follow(dispatcher.registry, dispatcher.follow_ups, row)
     return asked
 
 

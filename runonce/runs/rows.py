@@ -199,6 +199,8 @@ class JobRow(Columns):
     """Of what runs."""
     progress: Mapping[str, int] = field(default_factory=dict)
     """Of what runs, at its latest checkpoint."""
+    joins: tuple[tuple[str, str], ...] = ()
+    """Fire times and parameters of runs that have succeeded, whose messages some handler waits for."""
     history_from: datetime | None = None
     """Runs of earlier fire times may have been removed, so that a missing row does not say that nothing ran."""
 
@@ -285,6 +287,8 @@ class RunRow(Columns):
     """Follow-up messages of the latest write; sent after it."""
     follow_ups: int = 0
     """How many follow-up messages there were up to the latest write."""
+    fanned_out: Mapping[str, int] = field(default_factory=dict)
+    """How many messages it has sent, up to the latest write, to each handler that another one waits for."""
     params: str = ""
     """JSON of the parameters that differ from the function's own defaults; what they are is part of which run it is."""
     skips: tuple[tuple[str, str, str], ...] = ()

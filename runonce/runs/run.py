@@ -81,8 +81,10 @@ class Run:
             steps: Mapping[str, Any],
             entries: Mapping[str, Mapping[str, Value]],
         ) -> None:
-            kept, count = self.outbox.noted()
-            claim.save(checkpoint, progress, entries, steps=steps, outbox=kept, follow_ups=count)
+            kept, count, fan_out = self.outbox.noted()
+            claim.save(
+                checkpoint, progress, entries, steps=steps, outbox=kept, follow_ups=count, fan_out=fan_out
+            )
             self.outbox.send(kept)
 
         row = claim.run

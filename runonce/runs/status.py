@@ -95,6 +95,7 @@ class JobStatus:
     running: Running | None
     last: Last | None
     pending: tuple[Waiting, ...]
+    joins: tuple[datetime, ...]
     more_pending: int
     """Unfinished fire times beside those in `pending`."""
     paused_at: datetime | None
@@ -177,8 +178,7 @@ def runs_at(dispatcher: Dispatcher, name: str, fire_time: datetime) -> list[RunR
     """
     registry = dispatcher.registry
     first = run_key(name, fire_time)
-    rows = registry.table.scan(registry.namespace, first, f"{first};")
-    found = [decode_run(row) for row in rows]
+    found = map(decode_run, registry.table.scan(registry.namespace, first, f"{first};"))
     return [_as_it_is(dispatcher, run) for run in found if run.fire_time == fire_time]
 
 
@@ -329,6 +329,7 @@ def _status(
         running=running,
         last=last,
         pending=pending,
+        joins=tuple(datetime.fromisoformat(at) for at, _ in row.joins),
         more_pending=row.more,
         paused_at=row.paused_at,
         paused_why=row.paused_why,

@@ -19,6 +19,7 @@ from runonce.hosts.discover import Discovered
 from runonce.hosts.runtime import Runtime
 from runonce.messages.batch import deliver_batch
 from runonce.messages.calls import Calls
+from runonce.messages.definition import Handler
 from runonce.messages.effects import read_effects
 from runonce.messages.sending import body_bytes, outgoing
 from runonce.runs import recovery
@@ -31,7 +32,6 @@ from runonce.transports.protocols import Delivery
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from runonce.messages.definition import Handler
     from runonce.messages.deliver import Deliverer
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.dispatch import Dispatcher, Started
@@ -109,14 +109,17 @@ class MemorySender:
 class Workbench:
     """A dispatcher and a deliverer over stores in memory, with the clock and the namespace of a test."""
 
-    def __init__(self, *jobs: ScheduledJob, clock: ManualClock | None = None) -> None:
+    def __init__(self, *jobs: ScheduledJob | Handler, clock: ManualClock | None = None) -> None:
         self.clock = clock or ManualClock()
         self.stores = memory_stores(self.clock)
         self.settings = Settings("test", StorageConnection("UseDevelopmentStorage=true"))
         self.sender = MemorySender()
         self._runtime = Runtime(
             self.settings,
-            found=Discovered({job.name: job for job in jobs}),
+            found=Discovered(
+                {job.name: job for job in jobs if not isinstance(job, Handler)},
+                {one.name: one for one in jobs if isinstance(one, Handler)},
+            ),
             stores=self.stores,
             clock=self.clock,
             sender=self.sender,

@@ -21,6 +21,13 @@ WITH_PYTHON = [page for page in MARKDOWN if any(block.language == "python" for b
 BODIES: dict[str, Any] = {
     "send_receipt": {"order": "1001", "customer": "ada"},
     "send_invoice": {"invoice_id": "1001", "customer": "19"},
+    "charge_one": {"invoice": "2026-0001"},
+    "all_charged": {
+        "job": "charge_all",
+        "fire_time": "2026-01-01T05:00:00Z",
+        "handler": "charge_one",
+        "count": 1,
+    },
     "index_products": {"sku": "B-7"},
     "ship_order": {"number": "1001", "quantity": 2},
     "place_order": {"order": "1001", "quantity": 2},

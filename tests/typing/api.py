@@ -175,6 +175,11 @@ def place_orders(messages: list[Message]) -> None:
         message.fail("why")  # type: ignore[arg-type]
 
 
+@handler(queue="placed", after_all=place_order)
+def placed(message: Message) -> None:
+    """A handler that waits for another one."""
+
+
 handler(queue="orders", on_abandoned="never")  # type: ignore[arg-type]
 handler("orders")  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ import pytest
 from support.flows import AFTER_LEASE, at, die, job_row, recovered, replayed, replica, run_row, start
 
 from runonce.errors import InputError, TransportError
+from runonce.execution.registry import Registry
 from runonce.messages.definition import handler
 from runonce.messages.of_jobs import JobsMessages
 from runonce.runs.decide import Which, cancel
@@ -78,7 +79,9 @@ def host_of(bench: Workbench, job: ScheduledJob, sender: MemorySender, **options
         bench.settings,
         bench.clock,
         host="other",
-        follow_ups=JobsMessages(lambda: sender),
+        follow_ups=JobsMessages(
+            lambda: sender, Registry(bench.stores.claims, "test", bench.clock, "other"), {}
+        ),
     )
 
 

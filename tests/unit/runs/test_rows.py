@@ -51,6 +51,7 @@ FULL_JOB = JobRow(
     took=(1.5, 2.0),
     attempt=2,
     progress={"items": 300},
+    joins=(("2026-11-29T03:00:00Z", ""), ("2026-11-30T03:00:00Z", '{"a":1}')),
 )
 FULL_RUN = RunRow(
     job="nightly",
@@ -77,6 +78,7 @@ FULL_RUN = RunRow(
     error="Traceback\n …",
     checkpoint='{"page":7}',
     progress={"items": 300, "more": 0},
+    fanned_out={"charge": 3},
     steps={"charge": {"id": "ç"}, "none": None},
     attempts=({"attempt": "1", "outcome": "abandoned"}, {"attempt": "2", "outcome": "retrying"}),
 )

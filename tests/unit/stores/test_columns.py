@@ -22,11 +22,11 @@ GONE: dict[str, Any] = {"job": {}, "run": {}, "message": {"result": "null"}}
 LATER = {
     "job": {
         *("since", "marks", "more", "last_params", "history_from", "last_reason", "last_success"),
-        *("failed_in_a_row", "failures", "took", "attempt", "progress", "troubles"),
+        *("failed_in_a_row", "failures", "took", "attempt", "progress", "troubles", "joins"),
     },
     "run": {
         *("survived", "decisions", "params", "follow_ups", "outbox", "why", "asked_by", "asked_at", "skips"),
-        "steps",
+        *("steps", "fanned_out"),
     },
     "message": {"survived", "superseded", "dead_as", "attempts", "steps", "returned"},
 }
