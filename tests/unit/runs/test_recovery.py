@@ -25,9 +25,10 @@ from support.flows import (
 from runonce.errors import HostStopping, StoreError, UnknownJobError
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.operate import ask, pause, resume
-from runonce.runs.recovery import recover
+from runonce.runs.recovery import ask_for_orphans, recover
 from runonce.runs.rows import Outcome, Pending, job_key
 from runonce.runs.table import read_job, write
+from runonce.stores.memory import MemoryLeases
 from runonce.stores.protocols import Replace
 from runonce.testing import ManualClock, Workbench
 from runonce.testing.faults import Boundary, Fault, PassingClock
@@ -96,6 +97,29 @@ def test_a_run_whose_lease_is_held_is_left_alone() -> None:
     bench.clock.advance(3 * 3600)
     assert asked(bench) == []
     die(started)
+
+
+def test_an_orphaned_lease_is_a_request_for_the_run_in_hand() -> None:
+    """Whose lease ended with its holder's connection is asked for at once, once; a lease without a run is nothing."""
+
+    left = ["test/hourly", "test/runonce-leader-0123456789ab"]
+
+    class Sessions(MemoryLeases):
+        def gone(self, name: str, holder: str) -> bool:
+            raise NotImplementedError
+
+        def orphaned(self, folder: str) -> list[str]:
+            told = [name for name in left if name.startswith(folder)]
+            left.clear()
+            return told
+
+    job = hourly()
+    bench = bench_of(job)
+    leases = Sessions(bench.clock)
+    die(start(bench.dispatcher, job, at(5)))
+    assert ask_for_orphans(bench.dispatcher, leases)
+    assert not ask_for_orphans(bench.dispatcher, leases)
+    assert [(r.job, r.fire_time, r.why) for r in requests(bench)] == [("hourly", at(5), "abandoned")]
 
 
 def test_a_retry_is_asked_for_when_it_is_due() -> None:
