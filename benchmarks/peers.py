@@ -28,8 +28,9 @@ import threading
 import time
 from collections import Counter
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
@@ -52,12 +53,15 @@ from processes import cpu, kill, tree  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+Found = TypeVar("Found")
 PINS = ROOT / "benchmarks" / "peers.txt"
 WARM = 64
 """Messages before the measured ones: imports, connections."""
 REPLICAS = 3
 RESTART, PATIENCE = 80.0, 110.0
 """Seconds after kill -9 at which the killed one is started again, and within which its work must have gone on."""
+SLICE = 6.0
+"""Seconds of a job each second that are measured at a time."""
 STARTING = threading.Semaphore(4)
 """Replicas for kill -9 are not started all at a time, so that none is late for want of a processor."""
 
@@ -121,16 +125,17 @@ def wait_for(place: Place, enough: Callable[[list[Note]], bool], seconds: float 
 # --- What is measured -------------------------------------------------------------------------------------------------
 
 
-def messages(place: Place, count: int) -> tuple[float, float, float]:
+def messages(servers: Servers, peer: Peer, at_once: int, count: int) -> tuple[float, float, float]:
     """Messages a second, and milliseconds of the worker's CPU and of its server's for each."""
+    place = servers.place(peer, "work", at_once)
     ask(place, "send", str(count + WARM))
-    servers = [place.server] if place.server else []
+    pids = [place.server] if place.server else []
     with replicas(place, "work", range(1)) as (worker,):
         before = wait_for(place, lambda found: len(found) >= WARM)
-        began, server = cpu([worker.pid]), cpu(servers)
+        began, server = cpu([worker.pid]), cpu(pids)
         after = wait_for(place, lambda found: len({note.key for note in found}) >= count + WARM)
         time.sleep(0.3)  # the last ones' settlements
-        took, served = cpu([worker.pid]) - began, cpu(servers) - server
+        took, served = cpu([worker.pid]) - began, cpu(pids) - server
     done = len(after) - len(before)
     if len({note.key for note in after}) < count + WARM or len(after) > count + WARM or not before:
         raise SystemExit(f"of {count + WARM} messages {len(after)} effects were seen: {said(place)}")
@@ -248,12 +253,12 @@ def row(*cells: object) -> None:
     print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
-def tried(peer: Peer, work: Callable[[], tuple[object, ...]]) -> None:
-    """Print a system's row, or why it has none."""
+def tried(work: Callable[[], Found]) -> Found | str:
+    """What was measured, or why it was not."""
     try:
-        row(peer.name, *work())
+        return work()
     except (SystemExit, OSError, RuntimeError, subprocess.SubprocessError) as problem:
-        row(peer.name, f"not measured: {problem}")
+        return f"not measured: {problem}"
 
 
 def install() -> None:
@@ -321,44 +326,46 @@ def run(servers: Servers, peers: list[Peer], options: argparse.Namespace) -> Non
     print(f"\nMessages, {options.rounds} rounds of {options.count}, medians (least-most)\n")
     row("", "at once", "messages/s", "ms CPU each", "server")
     row(*["---"] * 5)
-    for peer in doing[MESSAGES]:
-        for at_once in options.at_once:
-
-            def measure(peer: Peer = peer, at_once: int = at_once) -> tuple[object, ...]:
-                rounds = range(options.rounds)
-                found = [messages(servers.place(peer, "work", at_once), options.count) for _ in rounds]
-                rates, cpus, served = map(list, zip(*found, strict=True))
-                return (
-                    at_once,
-                    middle(rates, 0),
-                    middle(cpus),
-                    middle(served) if any(served) else "-",
-                )
-
-            tried(peer, measure)
-    print(f"\nA job each second, {REPLICAS} replicas, {options.rounds} slices of 6 s\n")
+    rates(servers, doing[MESSAGES], options)
+    print(f"\nA job each second, {REPLICAS} replicas, {options.rounds} slices of {SLICE:.0f} s\n")
     row("", "ms CPU a fire time, all replicas", "server", "late, ms, median (most)", "twice", "run / s")
     row(*["---"] * 6)
     for peer in doing[SCHEDULES]:
-
-        def fire(peer: Peer = peer) -> tuple[object, ...]:
-            one = schedules(servers.place(peer, "schedule", 8), options.rounds, 6)
-            late = f"{statistics.median(one.late):.0f} ({max(one.late):.0f})" if one.late else "not told"
-            return (
-                middle(one.cpu, 0),
-                f"{one.server:.0f}" if one.server else "-",
-                late,
-                one.twice,
-                f"{one.seen} / {one.seconds:.0f}",
-            )
-
-        tried(peer, fire)
-    print(
-        "\nkill -9 two seconds into the work, another replica on another machine; started again after {RESTART:.0f} s\n"
-    )
+        row(peer.name, *fires(servers, peer, options.rounds))
+    print(f"\nkill -9 two seconds into the work; the killed one started again after {RESTART:.0f} s\n")
     row("", "guarantee", "a message", "a scheduled run")
     row(*["---"] * 4)
     kills(servers, doing[KILLS])
+
+
+def rates(servers: Servers, peers: list[Peer], options: argparse.Namespace) -> None:
+    """Print messages: the systems take turns, so that what else the machine does meets all of them."""
+    sides = [(peer, at_once) for peer in peers for at_once in options.at_once]
+    found: list[list[tuple[float, float, float]]] = [[] for _ in sides]
+    why = ["" for _ in sides]
+    for _ in range(options.rounds):
+        for number, (peer, at_once) in enumerate(sides):
+            got = tried(partial(messages, servers, peer, at_once, options.count))
+            if isinstance(got, str):
+                why[number] = got
+            else:
+                found[number].append(got)
+    for (peer, at_once), rounds, problem in zip(sides, found, why, strict=True):
+        if rounds:
+            rate, each, server = map(list, zip(*rounds, strict=True))
+            row(peer.name, at_once, middle(rate, 0), middle(each), middle(server) if any(server) else "-")
+        if problem:
+            row(peer.name, at_once, problem)
+
+
+def fires(servers: Servers, peer: Peer, slices: int) -> tuple[object, ...]:
+    """A system's row of schedules."""
+    one = tried(lambda: schedules(servers.place(peer, "schedule", 8), slices, SLICE))
+    if isinstance(one, str):
+        return (one,)
+    late = f"{statistics.median(one.late):.0f} ({max(one.late):.0f})" if one.late else "not told"
+    served = f"{one.server:.0f}" if one.server else "-"
+    return middle(one.cpu, 0), served, late, one.twice, f"{one.seen} / {one.seconds:.0f}"
 
 
 def kills(servers: Servers, peers: list[Peer]) -> None:
@@ -366,17 +373,13 @@ def kills(servers: Servers, peers: list[Peer]) -> None:
     fates: dict[tuple[str, str], str] = {}
 
     def one(peer: Peer, word: str) -> None:
-        try:
-            fates[peer.name, word] = killed(servers.place(peer, word, 2, every=10, seconds=5), word)
-        except (SystemExit, OSError, RuntimeError, subprocess.SubprocessError) as problem:
-            fates[peer.name, word] = f"not measured: {problem}"
+        place = partial(servers.place, peer, word, 2, every=10, seconds=5)
+        fates[peer.name, word] = tried(lambda: killed(place(), word))
 
-    both = [(peer, word) for peer in peers for word in ("work", "schedule")]
-    threads = [
-        threading.Thread(target=one, args=each)
-        for each in both
-        if each[1] == "work" or SCHEDULES in each[0].does
+    both = [(peer, "work") for peer in peers] + [
+        (peer, "schedule") for peer in peers if SCHEDULES in peer.does
     ]
+    threads = [threading.Thread(target=one, args=each) for each in both]
     for thread in threads:
         thread.start()
     for thread in threads:
