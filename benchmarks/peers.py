@@ -160,7 +160,8 @@ def schedules(place: Place, slices: int, seconds: float) -> Fires:
     with replicas(place, "schedule", range(1)) as first:
         wait_for(place, bool)  # the others find the tables, and the schedule
         with replicas(place, "schedule", range(1, REPLICAS)) as others:
-            time.sleep(8)  # their starts, and what they do first
+            load = os.getloadavg()[0] / (os.cpu_count() or 1)
+            time.sleep(min(30, 8 * max(1, load)))  # their starts, which take longer on a busy machine
             pids, servers = [each.pid for each in first + others], [place.server] if place.server else []
             began, skipped, costs = time.monotonic(), len(read(place.notes)), list[float]()
             served = cpu(servers)
