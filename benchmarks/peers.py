@@ -4,7 +4,7 @@
 
 Messages: a small handler with one effect (`peers/work.py`), handled by one process of the system while nothing is being
 sent. Schedules: a job each second on three replicas. kill -9: of two replicas, as if on two machines, the one that
-begins is killed two seconds into its work with all that it has started, and started again after 80 s. CPU is that of
+begins is killed two seconds into its work with all that it has started, and started again after 75 s. CPU is that of
 the processes and their children, by /proc; "server" is the same of the database or broker behind them. How each system
 is set up stands in its module in peers/. They are installed into .venvs/peers from peers.txt; one that does not install
 or start has the reason in its row. Needs requirements-dev.txt, Linux, and `redis-server` on the path for Celery.
@@ -58,7 +58,7 @@ PINS = ROOT / "benchmarks" / "peers.txt"
 WARM = 64
 """Messages before the measured ones: imports, connections."""
 REPLICAS = 3
-RESTART, PATIENCE = 80.0, 110.0
+RESTART, PATIENCE = 75.0, 120.0
 """Seconds after kill -9 at which the killed one is started again, and within which its work must have gone on."""
 SLICE = 6.0
 """Seconds of a job each second that are measured at a time."""
@@ -194,7 +194,7 @@ def killed(place: Place, word: str) -> str:
                 running = {0: start(place, word, 0)}
                 time.sleep(6)
                 running[1] = start(place, word, 1)
-            begun = wait_for(place, bool, 40)
+            begun = wait_for(place, bool, 90)
         if not begun:
             return f"did not begin: {said(place)}"
         first = begun[0]
@@ -205,24 +205,25 @@ def killed(place: Place, word: str) -> str:
             os.kill(first.pid, signal.SIGKILL)
         else:
             kill(running[number].pid)
-        if not ended(wait_for(place, lambda found: ended(found, first.key), RESTART), first.key):
+        gone_on = partial(done, key=first.key, at=at, alone=word == "work")
+        if not gone_on(wait_for(place, gone_on, RESTART)):
             running[number].wait()
             running[number] = start(place, word, number)
-        found = wait_for(place, lambda found: ended(found, first.key), PATIENCE - RESTART)
-        return fate(found, first.key, at)
+        return fate(wait_for(place, gone_on, PATIENCE - RESTART), first.key, at, alone=word == "work")
     finally:
         for each in running.values():
             kill(each.pid)
             each.wait()
 
 
-def ended(found: list[Note], key: str) -> bool:
-    """Whether this one has come to its end."""
-    return any(note.what == "ended" and note.key == key for note in found)
+def done(found: list[Note], key: str, at: float, *, alone: bool) -> bool:
+    """Whether this one has come to its end since, and unless it is alone another one has begun."""
+    ended = any(note.what == "ended" and note.key == key for note in found)
+    return ended and (alone or any(note.key != key and note.at > at for note in found))
 
 
-def fate(found: list[Note], key: str, at: float) -> str:
-    """What became of one that a process was killed in, in words."""
+def fate(found: list[Note], key: str, at: float, *, alone: bool) -> str:
+    """What became of one that a process was killed in, and unless it is alone of those that followed, in words."""
     again = [note.at - at for note in found if note.key == key and note.what == "begun" and note.at > at]
     later = [note.at - at for note in found if note.key != key and note.what == "begun" and note.at > at]
     what = f"again after {again[0]:.0f} s" if again else f"not again within {PATIENCE:.0f} s"
@@ -230,7 +231,9 @@ def fate(found: list[Note], key: str, at: float) -> str:
         what += ", when it was started again"
     if len(again) > 1:
         what += f", {len(again) + 1} times in all"
-    return what + (f"; the next fire time after {later[0]:.0f} s" if later else "")
+    if alone:
+        return what
+    return what + (f"; the next fire time after {later[0]:.0f} s" if later else "; no fire time since")
 
 
 def said(place: Place) -> str:

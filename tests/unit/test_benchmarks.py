@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,12 @@ def test_what_became_of_the_killed_is_told_from_the_effects_after_the_kill(modul
     peers = module("peers")
     before, again = peers.Note("begun", "a", 1, 98.0), peers.Note("begun", "a", 2, 160.4)
     other = peers.Note("begun", "b", 2, 112.0)
-    assert peers.fate([before], "a", 100.0) == "not again within 110 s"
-    assert peers.fate([before, other], "a", 100.0) == "not again within 110 s; the next fire time after 12 s"
-    assert peers.fate([before, again, again], "a", 100.0) == "again after 60 s, 3 times in all"
-    assert peers.fate([again], "a", 70.0) == "again after 90 s, when it was started again"
+    told = partial(peers.fate, key="a")
+    assert told([before], at=100.0, alone=True) == "not again within 120 s"
+    assert told([before], at=100.0, alone=False) == "not again within 120 s; no fire time since"
+    assert told([before, other, again], at=100.0, alone=False) == (
+        "again after 60 s; the next fire time after 12 s"
+    )
+    assert told([again, again], at=70.0, alone=True) == (
+        "again after 90 s, when it was started again, 3 times in all"
+    )
