@@ -57,6 +57,7 @@ PEERS = [
         frozenset({KILLS}),
         HELD,
     ),
+    Peer("runonce, leases in PostgreSQL", "on_runonce", "leases", OURS, ALL - {MESSAGES}),
     Peer("DBOS, PostgreSQL", "on_dbos", "postgresql", "one workflow an id; its executor resumes it", ALL),
     Peer(
         "DBOS, SQLite", "on_dbos", "sqlite", "one workflow an id; its executor resumes it", ALL - {SCHEDULES}
@@ -161,12 +162,10 @@ class Servers:
             "RUNONCE_DASHBOARD": "off",
             **peer.environ,
         }
-        if peer.server == "broker":
-            ours |= {
-                "RUNONCE_STORAGE": self._server("standin")[0],
-                "RUNONCE_SERVICEBUS": url,
-                "RUNONCE_QUEUE_NAMES": "plain",
-            }
+        if peer.server in {"broker", "leases"}:
+            ours["RUNONCE_STORAGE"] = self._server("standin")[0]
+            ours["RUNONCE_LEASES" if peer.server == "leases" else "RUNONCE_SERVICEBUS"] = url
+            ours["RUNONCE_QUEUE_NAMES"] = "plain"
         place = Place(peer, {**known, **ours}, folder / "notes", pid)
         ask(place, "prepare", word)
         return place
@@ -177,10 +176,10 @@ class Servers:
         if kind == "broker":  # its queues are given at its start, and none may have another's messages
             broker = self._ends.enter_context(servicebus.start([servicebus.Queue("benchmark")]))
             return broker.connection_string, None
-        address, pid = self._server(kind)
+        address, pid = self._server("postgresql" if kind == "leases" else kind)
         if kind == "redis":
             return f"{address}/{next(self._numbers)}", pid
-        if kind == "postgresql":
+        if kind in {"postgresql", "leases"}:
             name = f"d{uuid.uuid4().hex}"
             with psycopg.connect(address, autocommit=True) as connection:
                 connection.execute(f'CREATE DATABASE "{name}"'.encode())
