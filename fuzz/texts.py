@@ -7,6 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
+from urllib3.util import parse_url
+
 from runonce import Message, Run, handler, scheduled
 from runonce.cli import times
 from runonce.errors import InputError, ScheduleError, SettingsError
@@ -20,7 +22,8 @@ from runonce.schedules.nights import nights
 from runonce.schedules.schedule import Schedule
 from runonce.schedules.setting import read_schedule
 from runonce.schedules.zones import names
-from runonce.settings import Settings
+from runonce.settings import SERVICES, Settings
+from runonce.stores.azure.wire import _reached
 from runonce.stores.columns import to_text
 from servicebus import sql
 from servicebus.entities import declared
@@ -69,7 +72,7 @@ def schedule(data: bytes) -> None:
         read, _ = read_schedule(expression, None, zone, {"NIGHTLY": "0 0 3 * * *"}, "nightly")
     except ScheduleError as error:
         assert "Job 'nightly'" in str(error)
-        assert any(one in str(error) for one in (repr(expression), repr(zone), expression.strip("% ")))
+        assert any(one in str(error) for one in (repr(expression), repr(zone), expression.strip().strip("%")))
         return
     assert Schedule.parse(read.expression, read.time_zone) == read
     assert zone == "UTC" or zone in names()
@@ -125,6 +128,10 @@ def settings(data: bytes) -> None:
         return
     assert SECRET not in repr(made)
     _ = made.storage.is_local
+    if (text := made.storage.connection_string) is not None:
+        for service in SERVICES:
+            parse_url(_reached(made.storage, service, None)[0])
+    assert text is not None or all(map(parse_url, made.storage.endpoints.values()))
 
 
 def host_json(data: bytes) -> None:
@@ -213,11 +220,12 @@ TARGETS: dict[Callable[[bytes], None], tuple[bytes, ...]] = {
     ),
     settings: (
         b"RUNONCE_STORAGE=UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://azurite\nRUNONCE_LEASE_MARGIN=4.5",
-        b"AzureWebJobsStorage=AccountName=shop;AccountKey=aHVudGVyMg==\nRUNONCE_NAMESPACE=shop-test\n"
+        b"AzureWebJobsStorage=AccountName=shop;AccountKey=aHVudGVyMg==;EndpointSuffix=core.net\nRUNONCE_NAMESPACE=shop-test\n"
         b"RUNONCE_LEASE_DURATION=60\nRUNONCE_LEASE_RENEWAL=1e1\nRUNONCE_NOTIFY_URL=https://[::1]:8080/hunter2",
         b"RUNONCE_STORAGE__accountName=shop\nRUNONCE_STORAGE__credential=managedidentity\nRUNONCE_NAMESPACE=a-b",
         b"RUNONCE_STORAGE__blobServiceUri=https://b\nRUNONCE_STORAGE__queueServiceUri=https://q\n"
-        b"RUNONCE_STORAGE__tableServiceUri=http://[::1\nRUNONCE_NAMESPACE=shop\nRUNONCE_TELEMETRY=otlp",
+        b"RUNONCE_STORAGE__tableServiceUri=http://[::1\nRUNONCE_NAMESPACE=shop\nRUNONCE_TELEMETRY=otlp\n"
+        b"RUNONCE_LEASES=postgresql://u:hunter2@[::1/db",
         b"RUNONCE_SERVICEBUS=Endpoint=sb://shop/;SharedAccessKey=hunter2\nRUNONCE_TRANSPORT=servicebus\n"
         b"RUNONCE_QUEUE_NAMES=plain\nRUNONCE_DASHBOARD=act\nRUNONCE_STORAGE=UseDevelopmentStorage=true",
         b"RUNONCE_HISTORY_DAYS=3650\nRUNONCE_MAX_BODY=inf\nRUNONCE_CLAIM_LEASE=nan\nRUNONCE_STORAGE=BlobEndpoint=http://[a"

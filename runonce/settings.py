@@ -154,6 +154,13 @@ def _fields(connection_string: str) -> dict[str, str]:
     return {key.strip().lower(): value.strip() for key, _, value in parts}
 
 
+def address(fields: Mapping[str, str], service: str) -> str:
+    """The URL of a service, by the fields of a connection string; their names are in lower case."""
+    account, suffix = fields.get("accountname", ""), fields.get("endpointsuffix") or "core.windows.net"
+    protocol = fields.get("defaultendpointsprotocol") or "https"
+    return fields.get(f"{service}endpoint") or f"{protocol}://{account}.{service}.{suffix}"
+
+
 TransportName = Literal["servicebus", "storage"]
 
 
@@ -356,8 +363,8 @@ def _checked_connection_string(name: str, text: str) -> str:
         wrong = "without AccountName, or endpoints of blob, queue and table"
     elif not fields.get("accountkey") and not fields.get("sharedaccesssignature"):
         wrong = "without AccountKey or SharedAccessSignature"
-    elif not all(is_url(fields.get(f"{s}endpoint") or "http://given") for s in SERVICES):
-        wrong = "with an endpoint that is not a URL"
+    elif not all(is_url(address(fields, service)) for service in SERVICES):
+        wrong = "whose AccountName, EndpointSuffix or endpoints make no URL"
     elif fields.get("accountkey") and not _is_base64(fields["accountkey"]):
         wrong = "whose AccountKey is not Base64, as if part of it were missing"
     if wrong is None:
@@ -382,10 +389,8 @@ def _endpoints(env: Mapping[str, str], name: str) -> dict[str, str]:
     if account:
         found = {s: found[s] or f"https://{account}.{s}.core.windows.net" for s in SERVICES}
     if bad := next((s for s in SERVICES if found[s] and not is_url(found[s])), ""):
-        own = f"{name}__{bad}ServiceUri"
         raise SettingsError(
-            f"{own if env.get(own, '').strip() else f'{name}__accountName'} gives no URL of a service, such as "
-            f"https://shop.{bad}.core.windows.net."
+            f"{name}__{bad}ServiceUri, or {name}__accountName, gives no URL, such as https://shop.{bad}.core.windows.net."
         )
     missing = [s for s in SERVICES if not found[s]]
     if len(missing) == len(SERVICES):

@@ -56,7 +56,8 @@ def is_url(text: str) -> bool:
         _ = parts.port  # which raises where it is no number
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", text)
+    named = re.fullmatch(r"[\w.:-]+", parts.hostname or "")
+    return parts.scheme in ("http", "https") and named is not None and not re.search(r"\s", text)
 
 
 def _url(env: Mapping[str, str], name: str) -> str:

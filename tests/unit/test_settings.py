@@ -471,6 +471,11 @@ def test_a_development_storage_that_is_nowhere_is_refused() -> None:
         ({"RUNONCE_STORAGE__queueServiceUri": "shop.queue"}, "RUNONCE_STORAGE__queueServiceUri"),
         ({"RUNONCE_STORAGE__accountName": "shop prod"}, "RUNONCE_STORAGE__accountName"),
         ({"RUNONCE_STORAGE": f"AccountName=a;AccountKey={KEY};BlobEndpoint=http://[a"}, "RUNONCE_STORAGE"),
+        ({"RUNONCE_STORAGE": f"AccountName=shop prod;AccountKey={KEY}"}, "RUNONCE_STORAGE"),
+        (
+            {"RUNONCE_STORAGE": f"AccountName=a;AccountKey={KEY};DefaultEndpointsProtocol=ftp"},
+            "RUNONCE_STORAGE",
+        ),
         (
             {"RUNONCE_STORAGE": "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://[a"},
             "http://azurite",

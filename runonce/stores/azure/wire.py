@@ -34,7 +34,7 @@ from azure.core.rest import HttpRequest
 from azure.core.utils import parse_connection_string
 from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError, SSLError
 
-from runonce.settings import CALL_TIMEOUT, emulator
+from runonce.settings import CALL_TIMEOUT, address, emulator
 from runonce.stores.azure.clients import credential, sdk_client
 
 if TYPE_CHECKING:
@@ -236,9 +236,7 @@ def _reached(storage: StorageConnection, service: str, token: Any) -> tuple[str,
         return storage.endpoints[service].rstrip("/"), token
     said = parse_connection_string(emulator(text) or text)
     fields = {name.strip(): value.strip() for name, value in said.items()}
-    account, suffix = fields.get("accountname", ""), fields.get("endpointsuffix") or "core.windows.net"
-    protocol = fields.get("defaultendpointsprotocol") or "https"
-    url = fields.get(f"{service}endpoint") or f"{protocol}://{account}.{service}.{suffix}"
+    account, url = fields.get("accountname", ""), address(fields, service)
     if sas := fields.get("sharedaccesssignature"):
         return url.rstrip("/"), AzureSasCredentialPolicy(AzureSasCredential(sas.lstrip("?")))
     if not (account and fields.get("accountkey")):
