@@ -1,4 +1,4 @@
-"""The dashboard: addresses, headers and forms, as a browser or whatever else reaches it sends them."""
+"""HTTP: the dashboard's addresses, headers and forms, and requests with a key; as whatever reaches them sends them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+import azure.functions as func
+
 from fuzz.texts import NOW, nightly, send_invoice
 from runonce.errors import TransportError
 from runonce.hosts.dashboard.access import EasyAuth, Loopback
 from runonce.hosts.dashboard.app import make
 from runonce.hosts.discover import Discovered
+from runonce.hosts.functions.idempotent import _Guarded, _recorded, _response
 from runonce.hosts.runtime import Runtime
+from runonce.messages.once import define
 from runonce.settings import Settings, StorageConnection
 from runonce.stores.memory import memory_stores
 from runonce.testing import ManualClock, MemorySender
@@ -80,6 +84,23 @@ async def _page(data: bytes) -> None:
     assert status < 500 or status == 503, sent
 
 
+def http_request(data: bytes) -> None:
+    """`METHOD URL`, an `Idempotency-Key`, an empty line, a body: a key or a refusal; a response is kept whole."""
+    head, _, body = data.partition(b"\n\n")
+    first, _, key = head.decode("latin-1").partition("\n")
+    method, _, url = first.partition(" ")
+    request = func.HttpRequest(method, url, headers={"Idempotency-Key": key}, body=body)
+    begun = _Guarded(CHARGE, lambda _: None, required=True, client=None).begin(request)
+    if isinstance(begun, tuple):
+        assert all(isinstance(part, str) and part for part in begun)
+    else:
+        assert isinstance(begun, func.HttpResponse)
+        assert 400 <= begun.status_code < 500
+    given = func.HttpResponse(body, status_code=201, headers={"Location": "/invoices/17"})
+    kept = _response(_recorded(CHARGE, "17", given))
+    assert (kept.get_body(), kept.status_code, kept.headers["Location"]) == (body, 201, "/invoices/17")
+
+
 def _runtime() -> Runtime:
     clock = ManualClock(NOW)
     runtime = Runtime(
@@ -96,6 +117,9 @@ def _runtime() -> Runtime:
     return runtime
 
 
+CHARGE = define(
+    send_invoice.body, "idempotent", name="charge", retention=60, busy="refuse", key=str, fingerprint=None
+)
 COOKIE = b"\ncookie: runonce-form=abc\n\nform=abc&"
 TARGETS: dict[Callable[[bytes], None], tuple[bytes, ...]] = {
     page: (
@@ -118,5 +142,11 @@ TARGETS: dict[Callable[[bytes], None], tuple[bytes, ...]] = {
         b"POST /dead-letters/send_invoice/replay" + COOKIE + b"id=A-17",
         b"GET /trail\norigin: http://[",
         b"GET /held\nhost: [",
+    ),
+    http_request: (
+        b'POST https://shop.example/api/charge?a=1\n"8e03978e-40d5"\n\n{"cents": 5}',
+        b'POST https://shop.example/api/charge\n"a\\"b\\\\c"\n\n\xff\xfe',
+        b"PUT https://[/api\n abc \n\n",
+        b"GET x\n\xfc\n\n[[[",
     ),
 }

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
+import typer
 from urllib3.util import parse_url
 
 from runonce import Message, Run, handler, scheduled
 from runonce.cli import times
+from runonce.cli.audit import _begins
+from runonce.cli.context import local_settings
+from runonce.cli.which import day_of, read_fire_time
 from runonce.errors import InputError, ScheduleError, SettingsError
 from runonce.hosts.dashboard import words
 from runonce.hosts.functions.host_json import check_host_json, longest_run, max_dequeue_count
+from runonce.messages.definition import Handler
+from runonce.messages.named import _handlers
 from runonce.runs.parameters import arguments, canonical
 from runonce.runs.requests import read_request
 from runonce.schedules import ncrontab
@@ -33,6 +41,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
+SECRETS = {
+    "RUNONCE_STORAGE",
+    "AzureWebJobsStorage",
+    "RUNONCE_SERVICEBUS",
+    "RUNONCE_NOTIFY_URL",
+    "RUNONCE_LEASES",
+}
+"""Settings that are not repeated."""
 SECRET = "hunter2"  # noqa: S105 - what must not be repeated
 
 
@@ -105,6 +121,39 @@ def instant(data: bytes) -> None:
     times.from_now(read, NOW)
 
 
+def when(data: bytes) -> None:
+    """What `--at`, `--since` and dates of the command line take: an instant or a day, or an error for people."""
+    text = text_of(data)
+    for read in (
+        lambda: read_fire_time(nightly, text),
+        lambda: day_of(nightly, text, "--from"),
+        lambda: _begins(text, NOW),
+    ):
+        try:
+            read()
+        except (InputError, typer.BadParameter) as error:
+            assert str(error)
+
+
+def file(data: bytes) -> None:
+    """local.settings.json, and a manifest of handlers: what they say, or an error that names the file."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "local.settings.json"
+        path.write_bytes(data)
+        try:
+            values = local_settings(path.parent)
+        except SettingsError as error:
+            assert str(path) in str(error)
+        else:
+            assert all(isinstance(one, str) for pair in values.items() for one in pair)
+        try:
+            known = _handlers.__wrapped__(path, 0)
+        except InputError as error:
+            assert str(path) in str(error)
+        else:
+            assert all(isinstance(one, Handler) for one in known.values())
+
+
 def parameters(data: bytes) -> None:
     """`NAME=VALUE` lines: an error that names job and parameter, or a text for the row that reads as the same."""
     lines = [line.partition("=") for line in text_of(data).split("\n") if line]
@@ -120,13 +169,14 @@ def settings(data: bytes) -> None:
     """`NAME=VALUE` lines of an environment: an error that names a setting of it, or settings; never a secret."""
     lines = [line.partition("=") for line in text_of(data).replace("\0", "").split("\n")]
     environ = {name: value for name, _, value in lines if name}
+    secret = {name for name, value in environ.items() if SECRET in f"{name}{value}"} <= SECRETS
     try:
         made = Settings.from_env(environ)
     except SettingsError as error:
         assert any(name in str(error) for name in ("RUNONCE_", "AzureWebJobsStorage", "ServiceBusConnection"))
-        assert SECRET not in str(error)
+        assert not secret or SECRET not in str(error)
         return
-    assert SECRET not in repr(made)
+    assert not secret or SECRET not in repr(made)
     _ = made.storage.is_local
     if (text := made.storage.connection_string) is not None:
         for service in SERVICES:
@@ -210,6 +260,22 @@ TARGETS: dict[Callable[[bytes], None], tuple[bytes, ...]] = {
         b"9999-12-31T23:59:59.999999-12:00",
         b"2026-W48-7\nAmerica/Havana",
         b"20261129T030000,5",
+    ),
+    when: (
+        b"2026-11-29",
+        b" 2026-11-29T03:00 ",
+        b"0001-01-01",
+        b"9999-12-31",
+        b"7d",
+        b" 999999 w",
+        b"2026-W48-7",
+    ),
+    file: (
+        b'{"IsEncrypted": false, "Values": {"RUNONCE_NAMESPACE": "shop", "A": 1}} // here',
+        b'{"handlers": [{"name": "send_invoice", "queue": "q", "topic": "", "key": "id"}]}',
+        b'{"handlers": [{"name": "a", "queue": "q", "topic": "t", "subscription": "s", "forward": true, "key": "()"}]}',
+        b'{"Values": [], "handlers": {"name": []}}',
+        b"\xff\xfe",
     ),
     parameters: (
         b"region=us\ncount=17",

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import urlsplit
 
 from runonce.errors import InProgressError, InputError, KeyReusedError, NotKeptError
 from runonce.messages.once import define
@@ -33,6 +32,8 @@ QUOTED = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 """A String of structured fields (RFC 8941); the draft wants one."""
 BARE = re.compile(r"[\x21\x23-\x7e]+")
 """What many clients send instead."""
+ADDRESS = re.compile(r"[A-Za-z]+://[^/?]*")
+"""Scheme and host of a URL; what a client says of the host need not be one."""
 LONGEST = 255
 """Characters of a key."""
 SPECIFICATION = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
@@ -178,8 +179,8 @@ def _key(given: str) -> str | None:
 
 def _told_apart(request: func.HttpRequest) -> str:
     """What tells it from another request of the same key. Not its host, for an app has several names."""
-    url = urlsplit(request.url)
-    return "http-" + digest(request.method, url.path, url.query, fingerprint(request.get_body()))[:27]
+    path, _, query = ADDRESS.sub("", request.url, count=1).partition("?")
+    return "http-" + digest(request.method, path, query, fingerprint(request.get_body()))[:27]
 
 
 def _ended(response: Any) -> Any:
