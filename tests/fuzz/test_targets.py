@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,6 +92,12 @@ def test_what_once_broke_does_not_break_again(name: str) -> None:
     one = target(name)
     for data in (*one.samples, *one.found()):
         one.check(data)
+
+
+def test_every_target_is_told() -> None:
+    """The page of what the tests run has each target, and what must hold of it."""
+    page = (Path(__file__).parents[2] / "docs" / "tested.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in page] == []
 
 
 def test_without_atheris_it_says_what_is_missing(
