@@ -53,9 +53,7 @@ class Settings:
 
     def _items(self) -> list[str]:
         given = {name: value for name, value in self._given().items() if name in _SETTINGS}
-        return [
-            f"{name}={value if isinstance(value, str) else f'{value:g}'}" for name, value in given.items()
-        ]
+        return [f"{name}={_plain(value)}" for name, value in given.items()]
 
     def _given(self) -> dict[str, Any]:
         """The settings that are not the default."""
@@ -194,6 +192,11 @@ def declared(
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not an entity name: letters, digits and . _ - ~ / only")
+
+
+def _plain(value: str | float) -> str:
+    """A setting's value with every digit it has."""
+    return value if isinstance(value, str) else repr(int(value) if value == int(value) else value)
 
 
 def _split(text: str) -> tuple[str, list[str], dict[str, Any]]:

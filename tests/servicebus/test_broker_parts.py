@@ -15,12 +15,12 @@ from servicebus.message import BATCH_FORMAT, Message, unbatch
 from tests.support import service_bus
 
 settings = {
-    "lock": st.sampled_from([0.5, 30.0, 60.0]),
+    "lock": st.sampled_from([0.5, 30.0, 60.0, 86_400.25]),
     "max_delivery": st.integers(1, 99),
     "dedup": st.sampled_from([0.0, 600.0]),
     "ttl": st.sampled_from([0.0, 3600.0]),
     "dead_letter_expired": st.booleans(),
-    "quota": st.sampled_from([0, 4096]),
+    "quota": st.sampled_from([0, 4096, 1_234_567_890]),
     "forward": st.sampled_from(["", "orders.billing"]),
     "forward_dead_letters": st.sampled_from(["", "dead"]),
 }
