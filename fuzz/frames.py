@@ -90,6 +90,7 @@ async def _connection(data: bytes) -> None:
         ends.append((socket, client))
     (odd, _), (calm, _) = ends
     assert not troubles, troubles
+    assert b"amqp:internal-error" not in odd.written
     if odd.end:
         assert odd.end == "closed"
         said = odd.frames()
@@ -242,6 +243,8 @@ TARGETS: dict[Callable[[bytes], None], tuple[bytes, ...]] = {
             ),
             RAW + SASL + b"\x00\x00\x00\x19\x02\x01\x00\x00\x00\x53\x41\xc0\x0c\x02\xa3\x07MSSBCBS\xa0\x00" + AMQP
             + _frame(HELLO[0]),
+                RAW + SASL + b"\x00\x00\x00\x10\x02\x01\x00\x00\x00\x53\x41\x45" + bytes(4),
+            RAW + SASL + b"\xff\xff\xff\xff\x02\x01\x00\x00",
             RAW + b"GET / HTTP/1.1\r\n\r\n",
         ),
         command: (

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 HEADER = b"AMQP\x03\x01\x00\x00"
 _SIZE = 8  # of a protocol header, and of a frame's own header
+_LONGEST = 65_536
 _SASL_FRAME = 1
 _MECHANISMS, _INIT, _OUTCOME = 0x40, 0x41, 0x44
 _OFFERED = ("MSSBCBS", "PLAIN", "EXTERNAL", "ANONYMOUS")  # all but PLAIN put a token to $cbs afterwards
@@ -45,6 +46,8 @@ class Sasl:
             self.rest = self.rest[_SIZE:]
             answer = HEADER + _frame(_MECHANISMS, _symbols(_OFFERED))
         size = int.from_bytes(self.rest[:4], "big")
+        if len(self.rest) >= _SIZE and not _SIZE <= size <= _LONGEST:
+            raise ValueError(f"a frame of {size} bytes")
         if len(self.rest) < _SIZE or len(self.rest) < size:
             return answer
         frame, self.rest = self.rest[:size], self.rest[size:]
@@ -53,7 +56,8 @@ class Sasl:
             (values.DESCRIBED, values.SMALL_ULONG, _INIT)
         ):
             raise ValueError("this is no answer to the mechanisms offered")
-        outcome = self._judge(*values.elements(frame, start + 3, 2))
+        mechanism, *response = values.elements(frame, start + 3, 2)
+        outcome = self._judge(mechanism, *response)
         self.done, self.failed = outcome == _OK, outcome != _OK
         return answer + _frame(_OUTCOME, bytes((0x50, outcome)))
 

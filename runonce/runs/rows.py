@@ -25,6 +25,7 @@ from runonce.stores.columns import (
     json_text,
     to_text,
     typed,
+    unreadable,
 )
 from runonce.transports.ids import digest
 
@@ -334,9 +335,19 @@ def decode_job(row: Row) -> JobRow:
     Raises:
         UnreadableRowError: It is of a newer format, or was edited by hand.
     """
-    return decode(JobRow, row)
+    read = decode(JobRow, row)
+    _check_key(row, job_key(read.name))
+    return read
 
 
 def decode_run(row: Row) -> RunRow:
     """The run row that was read; raises as `decode_job` does."""
-    return decode(RunRow, row)
+    read = decode(RunRow, row)
+    _check_key(row, run_key(read.job, read.fire_time, read.params))
+    return read
+
+
+def _check_key(row: Row, key: str) -> None:
+    """What is written of a row goes to the key that its columns give, so that has to be its own."""
+    if row.key != key:
+        raise unreadable(row, ValueError(f"its columns are those of {key}"))

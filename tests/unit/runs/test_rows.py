@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from runonce.errors import UnreadableRowError
 from runonce.runs.rows import (
     Failure,
     JobRow,
@@ -85,7 +87,10 @@ FULL_RUN = RunRow(
 
 
 def stored(values: dict[str, Any]) -> Row:
-    return Row("key", values, "etag", SOON, SOON)
+    if "name" in values:
+        return Row(job_key(values["name"]), values, "etag", SOON, SOON)
+    key = run_key(values["job"], datetime.fromisoformat(values["fire_time"]), values["params"])
+    return Row(key, values, "etag", SOON, SOON)
 
 
 @pytest.mark.parametrize("row", [FULL_JOB, JobRow("fresh")], ids=["full", "fresh"])
@@ -98,6 +103,25 @@ def test_a_job_row_comes_back_as_it_was(row: JobRow) -> None:
 def test_a_run_row_comes_back_as_it_was(row: RunRow) -> None:
     """Every field of a run's row, progress and earlier attempts included, survives being written down."""
     assert decode_run(stored(encode(row))) == row
+
+
+@pytest.mark.parametrize(
+    ("decode", "row", "change"),
+    [
+        (decode_job, FULL_JOB, {"name": "weekly"}),
+        (decode_run, FULL_RUN, {"job": "weekly"}),
+        (decode_run, FULL_RUN, {"fire_time": "2020-01-01T00:00:00Z"}),
+        (decode_run, FULL_RUN, {"params": '{"region":"mars"}'}),
+    ],
+    ids=["job", "run's job", "fire time", "parameters"],
+)
+def test_a_row_that_says_it_is_another_one_is_told(decode: Any, row: Any, change: dict[str, str]) -> None:
+    """A row whose columns were edited to be another row's is an error that names it, so that it overwrites none."""
+    read = stored(encode(row))
+    with pytest.raises(
+        UnreadableRowError, match=f"Row {re.escape(read.key)} cannot be read.*those of (job|run):"
+    ):
+        decode(dataclasses.replace(read, values={**read.values, **change}))
 
 
 @pytest.mark.parametrize("outcome", Outcome)
