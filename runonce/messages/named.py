@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runonce.errors import InputError, PermanentError, UnknownJobError
+from runonce.errors import DefinitionError, InputError, PermanentError, UnknownJobError
 from runonce.messages.definition import handler
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _handlers(path: Path, _: int) -> dict[str, Handler]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["handlers"]
         return {entry["name"]: _made(entry) for entry in entries}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, DefinitionError) as error:
         raise InputError(
             f"{path} is not a manifest of this version ({type(error).__name__}: {error}); write it with "
             f"`runonce manifest`."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import isfinite, isnan
@@ -135,8 +136,9 @@ def delivery_of(
     properties = {str(_plain(k)): _plain(v) for k, v in (native.application_properties or {}).items()}
     # Of today's instants the SDK makes numbers over 32 bits; only the message itself tells them from long ones.
     if original is not None and any(isinstance(v, int) and abs(v) >= 2**31 for v in properties.values()):
-        instants = amqp.timestamps(original() or b"")
-        properties |= {name: _instant(at) for name, at in instants.items() if name in properties}
+        with suppress(ValueError):  # what the SDK can read nevertheless
+            instants = amqp.timestamps(original() or b"")
+            properties |= {name: _instant(at) for name, at in instants.items() if name in properties}
     own = take_own(properties)
     body, unreadable = _body(native)
     return Delivery(

@@ -105,3 +105,12 @@ def test_descriptors_of_descriptors_are_no_message() -> None:
     """However deep they go, they are refused as bytes that are no message."""
     with pytest.raises(ValueError, match="itself described"):
         amqp.copied(b"\x00" * 100_000, message_id="m-2", at=None, passed=0, drop=(), add={})
+
+
+def test_a_message_with_a_section_that_only_the_sdk_can_read_is_handled() -> None:
+    """Where the instants among its properties cannot be told from numbers, they are numbers, and its body is read."""
+    one = Seen("at", b"\x83" + b"\x00\x00\x01\x9a\xcd\x8d\x97\x80")
+    native = ServiceBusReceivedMessage.from_bytes(one.raw)
+    one.raw = b"\x01" + one.raw
+    came = received_by(one, native)
+    assert (came.unreadable, came.body, dict(came.properties)) == ("", b"{}", {"at": 0x19ACD8D9780})
