@@ -25,7 +25,9 @@ HEAVY = (
     "isodate",
     "opentelemetry",
     "pickle",
+    "psycopg",
     "pydantic",
+    "redis",
     "rich",
     "typer",
 )
