@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 from runonce.errors import SettingsError
@@ -45,3 +46,11 @@ def number(
 def whole(env: Mapping[str, str], name: str, default: int, **limits: Any) -> int:
     """A whole number; as `number`."""
     return int(number(env, name, default, whole=True, **limits))
+
+
+def is_base64(text: str) -> bool:
+    """Whether it is Base64 of anything."""
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except ValueError:
+        return False

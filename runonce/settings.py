@@ -23,7 +23,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import re
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from runonce.environment import number, whole, word
+from runonce.environment import is_base64, number, whole, word
 from runonce.errors import SettingsError
 from runonce.watched import Watched, is_url
 
@@ -365,7 +364,7 @@ def _checked_connection_string(name: str, text: str) -> str:
         wrong = "without AccountKey or SharedAccessSignature"
     elif not all(is_url(address(fields, service)) for service in SERVICES):
         wrong = "whose AccountName, EndpointSuffix or endpoints make no URL"
-    elif fields.get("accountkey") and not _is_base64(fields["accountkey"]):
+    elif fields.get("accountkey") and not is_base64(fields["accountkey"]):
         wrong = "whose AccountKey is not Base64, as if part of it were missing"
     if wrong is None:
         return text
@@ -374,13 +373,6 @@ def _checked_connection_string(name: str, text: str) -> str:
         f"{name} is not a storage connection string (a text of {len(text)} characters {wrong}): copy it whole from "
         f'the portal, or use "UseDevelopmentStorage=true" for Azurite.'
     )
-
-
-def _is_base64(text: str) -> bool:
-    try:
-        return bool(base64.b64decode(text, validate=True))
-    except ValueError:
-        return False
 
 
 def _endpoints(env: Mapping[str, str], name: str) -> dict[str, str]:
