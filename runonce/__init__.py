@@ -17,6 +17,7 @@ from runonce.errors import (
     RunonceError,
     TimeLimitExceeded,
 )
+from runonce.execution.every import Tick, every
 from runonce.messages.definition import handler
 from runonce.messages.message import Message
 from runonce.runs.definition import scheduled
@@ -33,10 +34,12 @@ __all__ = [
     "Run",
     "RunInterrupted",
     "RunonceError",
+    "Tick",
     "TimeLimitExceeded",
     "effects",
     "enqueue",
     "enqueue_many",
+    "every",
     "handler",
     "scheduled",
 ]

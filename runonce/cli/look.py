@@ -34,7 +34,7 @@ KINDS = {
 
 @command(LOOK, "runonce list", "runonce list --jobs other/jobs --json", name="list")
 def list_jobs(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the jobs and when each fires next, and the handlers.
+    """List the jobs and when each fires next, the handlers, and what each host does by itself.
 
     Needs only the jobs folder, no storage. Ends with 5 when a job file is broken, so that it can check a change
     before it is deployed.
@@ -45,13 +45,29 @@ def list_jobs(ctx: typer.Context, as_json: Json = False) -> None:
     if as_json:
         listed = [_listed(job, found.files[job.name].as_posix(), now) for job in jobs]
         broken = [str(error) for error in found.broken]
-        output.print_json({"jobs": listed, "handlers": listed_handlers(found), "broken_files": broken})
+        own = [
+            {"name": one.name, "summary": one.summary, "seconds": one.interval}
+            for one in found.every.values()
+        ]
+        output.print_json(
+            {"jobs": listed, "handlers": listed_handlers(found), "every": own, "broken_files": broken}
+        )
     elif jobs:
         output.console().print(_jobs_table(jobs, found, now))
-    elif not found.handlers:
+    elif not (found.handlers or found.every):
         output.note("no file of the jobs folder defines a job; write a function under @scheduled in one")
     if found.handlers and not as_json:
         print_handlers(found)
+    if found.every and not as_json:
+        made = output.table("Every", "On each host")
+        for one in found.every.values():
+            made.add_row(
+                f"{one.interval:g} s",
+                output.styled(
+                    (one.name, "bold"), (f"\n{one.summary or found.files[one.name].as_posix()}", "dim")
+                ),
+            )
+        output.console().print(made)
     output.warn_of_broken(found)
     if found.broken:
         raise typer.Exit(Exit.CONFIGURATION)

@@ -96,7 +96,7 @@ def serve(ctx: typer.Context) -> None:
         from runonce.messages.consumer import Consumer  # noqa: PLC0415 - only where there are handlers
 
         consumers = [Consumer(runtime.deliverer, runtime.transport, handler) for handler in served]
-    host = LocalHost(runtime.dispatcher, consumers)
+    host = LocalHost(runtime.dispatcher, consumers, runtime.found.every.values())
     with watched(runtime.dispatcher), _dashboard(context), live.in_hand(context, lambda: _coming(context)):
         code = host.serve(lambda: typer.echo("Ctrl-C stops it.", err=True))
     raise typer.Exit(code)
@@ -177,7 +177,8 @@ def _banner(context: Context, paused: set[str], served: list[Handler], refused: 
     if context.runtime.found.handlers:
         count += f" and {len(served)} handler{'' if len(served) == 1 else 's'}"
     lines = [f"runonce serves {count} of {settings.namespace!r}; storage: {where(settings.storage)}"]
-    width = max(map(len, [*jobs, *(handler.name for handler in served)]), default=0)
+    found = context.runtime.found
+    width = max(map(len, [*jobs, *(handler.name for handler in served), *found.every]), default=0)
     for name, job in sorted(jobs.items()):
         upcoming = job.schedule.next(now)
         said = "never fires"
@@ -191,8 +192,9 @@ def _banner(context: Context, paused: set[str], served: list[Handler], refused: 
         f"  {handler.name:{width}}  messages of {settings.queue_prefix}{handler.entity} ({carrier})"
         for handler in served
     ]
-    if not jobs and not context.runtime.found.handlers:
+    if not (jobs or found.handlers or found.every):
         lines.append("  no file of the jobs folder defines a job; write a function under @scheduled in one")
+    lines += [f"  {one.name:{width}}  every {one.interval:g} s, on each host" for one in found.every.values()]
     for line in lines:
         typer.echo(line, err=True)
     for reason in refused.values():

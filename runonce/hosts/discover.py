@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runonce.errors import JobFileError, RunonceError, SettingsError, UnknownJobError
+from runonce.execution.every import Periodic
 from runonce.execution.noted import noting
 from runonce.hosts.clashes import clashes
 from runonce.messages.definition import Handler
@@ -34,15 +35,17 @@ log = logging.getLogger("runonce.hosts.discover")
 _one_at_a_time = threading.RLock()
 """Job files are imported anew each time: a second thread would take a module that is half imported for a whole one."""
 
-Definition = ScheduledJob | Handler
+Definition = ScheduledJob | Handler | Periodic
 
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The jobs and handlers of a folder by name, the file of each, and the files that could not be used."""
+    """What a folder defines, by name, the file of each, and the files that could not be used."""
 
     jobs: dict[str, ScheduledJob] = field(default_factory=dict)
     handlers: dict[str, Handler] = field(default_factory=dict)
+    every: dict[str, Periodic] = field(default_factory=dict)
+    """What each host does by itself."""
     files: dict[str, Path] = field(default_factory=dict)
     """Relative to the folder."""
     broken: list[JobFileError] = field(default_factory=list)
@@ -71,6 +74,10 @@ class Discovered:
                 else "a scheduled job, which fire times start"
             )
             return UnknownJobError(f"{name!r} is not a {kind}: it is {other}.")
+        if name in self.every:
+            return UnknownJobError(
+                f"{name!r} is not a {kind}: each host does it by itself, for it is @every."
+            )
         known = ", ".join(sorted(names)) or "none"
         hint = "".join(f"\n  It may be in a file that did not load: {error}" for error in self.broken)
         return UnknownJobError(f"There is no {kind} {name!r}; the {kind}s are: {known}.{hint}")
@@ -206,6 +213,8 @@ def _collect(found: Discovered, file: Path, definitions: list[Definition]) -> No
     for name, one in defined.items():
         if isinstance(one, Handler):
             found.handlers[name] = one
+        elif isinstance(one, Periodic):
+            found.every[name] = one
         else:
             found.jobs[name] = one
         found.files[name] = file

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from runonce.errors import HostStopping, StoreError
+from runonce.execution import ticking
 from runonce.execution.threads import start_thread
 from runonce.hosts.leader import leader_of
 from runonce.hosts.signals import end_process, heard
@@ -21,9 +22,10 @@ from runonce.runs.recovery import ask_for_orphans, recover
 from runonce.stores.protocols import SessionLeases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
+    from runonce.execution.every import Periodic
     from runonce.messages.consumer import Consumer
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.dispatch import Dispatcher
@@ -46,9 +48,12 @@ EXIT_FAULT, EXIT_STUCK = 70, 75
 class LocalHost:
     """Runs a dispatcher's jobs until it is told to stop."""
 
-    def __init__(self, dispatcher: Dispatcher, consumers: Sequence[Consumer] = ()) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, consumers: Sequence[Consumer] = (), every: Iterable[Periodic] = ()
+    ) -> None:
         self._dispatcher = dispatcher
         self._consumers = consumers
+        self._every = every
         self._ending: list[threading.Thread] = []
         """What has to be waited for when the host stops."""
         self._clock = dispatcher.clock
@@ -78,6 +83,7 @@ class LocalHost:
                 start_thread(self._guarded(work), f"runonce{work.__name__}")
             if self._leader is not None:
                 self._ending.append(start_thread(self._guarded(self._leader.run), "runonce-leader"))
+            self._ending += ticking.start(self._every, self._clock, self._dispatcher.stop)
             for consumer in self._consumers:
                 self._ending.append(start_thread(self._guarded(consumer.run_for_ever), "runonce-consumer"))
             self._stopping.wait()
@@ -99,7 +105,10 @@ class LocalHost:
         drained = self._dispatcher.drain(settings.shutdown_timeout)
         for thread in self._ending:  # each settles what it is working on, or gives its lease back, and ends
             thread.join(max(0.0, give_up_at - self._clock.elapsed()))
-        if not drained or any(thread.is_alive() for thread in self._ending):
+        late = [thread.name for thread in self._ending if thread.is_alive()]
+        if late:
+            log.error("did not end in time: %s", ", ".join(late))
+        if late or not drained:
             self._leave_behind()
         self._leave()
         log.info("stopped")

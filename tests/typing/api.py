@@ -21,10 +21,12 @@ from runonce import (
     Run,
     RunInterrupted,
     RunonceError,
+    Tick,
     TimeLimitExceeded,
     effects,
     enqueue,
     enqueue_many,
+    every,
     handler,
     scheduled,
 )
@@ -120,6 +122,22 @@ def wrong_parameter(run: int) -> None: ...
 
 
 scheduled("0 0 3 * * *", retry=3)  # type: ignore[call-arg]
+
+
+@every("30s")
+def refresh(tick: Tick) -> None:
+    """On every host."""
+    assert_type(tick.stopping, bool)
+    tick.check()
+    tick.log.info("refreshed")
+
+
+@every(timedelta(minutes=5), name="watching")
+async def watch_it() -> None:
+    """An async one."""
+
+
+every(None)  # type: ignore[arg-type]
 
 
 # -- handlers ---------------------------------------------------------------------------------------------------

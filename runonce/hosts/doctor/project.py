@@ -94,7 +94,7 @@ def _meant(name: str) -> str:
 def files(found: Discovered) -> Check:
     """Whether every job file loads, and its definitions can be beside each other."""
     broken = [Finding(str(error)) for error in found.broken]
-    if not (broken or found.jobs or found.handlers):
+    if not (broken or found.jobs or found.handlers or found.every):
         broken = [
             Finding(
                 "no file of the jobs folder defines a job or a handler: put one there, or name another folder in "

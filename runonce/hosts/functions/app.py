@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import azure.functions as func
 
 from runonce.errors import JobFileError, RunonceError, SettingsError, StoreError
+from runonce.execution import ticking
 from runonce.execution.loop import close_body_loop
 from runonce.execution.threads import start_thread
 from runonce.hosts.functions.dashboard import add_dashboard
@@ -109,6 +110,7 @@ def make_app(root: Path) -> func.FunctionApp:
     if RECOVERY in off:
         start_thread(note, "runonce-switched-off")
     _stop_when_told(runtime, in_hand)
+    ticking.start(runtime.found.every.values(), runtime.clock, runtime.stop)
     if runtime.found.handlers and settings.transport == "storage":
         start_thread(in_hand.run, "runonce-in-hand")
     return app
