@@ -9,6 +9,7 @@
     python dev.py simulate   run the dispatcher against simulated storage, clocks and faults, many times
     python dev.py soak       kill, pause and stop real replicas for ten minutes, then account for everything
     python dev.py fuzz       give whatever is read from outside changed inputs, a minute for each of its readers
+    python dev.py mutate     change the core in one place at a time, and see that a test fails each time
     python dev.py check      lint, format and type check
     python dev.py run JOB    any other command is runonce's own: status, history JOB, next JOB, --help
 
@@ -122,6 +123,15 @@ def fuzz(options: argparse.Namespace) -> int:
     with contextlib.suppress(launcher.CommandError), step("installing atheris"):
         launcher.run_quietly([*install, "-r", "fuzz/requirements.txt"], cwd=ROOT)
     return run([str(VENV_PYTHON), "-m", "fuzz", "--seconds", seconds, *options.targets]) or tried
+
+
+def mutate(options: argparse.Namespace) -> int:
+    """Change the core's code in one place at a time, and see that a unit test fails."""
+    set_up(TOOLS)
+    command = [str(VENV_PYTHON), "-m", "tests.mutation"]
+    if options.processes is not None:
+        command += ["--processes", str(options.processes)]
+    return run([*command, *options.modules])
 
 
 def serve(_options: argparse.Namespace) -> int:
@@ -444,6 +454,11 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
         "--seconds", type=int, default=60, metavar="S", help="for each target (default: %(default)s)"
     )
     parsers["fuzz"].add_argument("targets", nargs="*", metavar="TARGET", help="default: all")
+    mutation = parsers["mutate"]
+    mutation.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="such as runonce.runs.plan (default: all)"
+    )
+    mutation.add_argument("--processes", type=int, metavar="P", help="how many (default: one for each core)")
     parsers["servicebus"].add_argument(
         "--port", type=int, default=5673, help="where it listens (default: %(default)s)"
     )
@@ -460,6 +475,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "simulate": simulate,
     "soak": soak,
     "fuzz": fuzz,
+    "mutate": mutate,
     "check": check,
 }
 

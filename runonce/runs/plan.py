@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from runonce.execution.options import MAX_ABANDONED
 from runonce.runs.rows import AGAIN, JobRow, Outcome, Pending, RunRow
 from runonce.runs.troubles import troubled
-from runonce.schedules.misfire import Misfire, missed
+from runonce.schedules.misfire import missed
 from runonce.schedules.schedule import LATE
 from runonce.stores.columns import KEPT_ATTEMPTS, fitting, to_text
 
@@ -117,7 +117,7 @@ def params_for(job: ScheduledJob, row: JobRow, fire_time: datetime, by: By, para
 
 def plan(job: ScheduledJob, row: JobRow, previous: RunRow | None, fire_time: datetime, who: Claimant) -> Plan:
     """What claiming `fire_time` makes of the job's row and the run's; `previous` is the run's row as it is."""
-    row = _orphaned(row, fire_time)
+    row = _orphaned(row)
     if previous is not None and (settled := _settled(job, row, previous, who)) is not None:
         return settled
     gone = forgotten(row, fire_time) if previous is None and who.by == "hand" else None
@@ -140,9 +140,9 @@ def plan(job: ScheduledJob, row: JobRow, previous: RunRow | None, fire_time: dat
     return Plan(row, run, skipped)
 
 
-def _orphaned(row: JobRow, fire_time: datetime) -> JobRow:
-    """Another run the row says is running is not: we hold the lease. It stays pending, as abandoned."""
-    if row.running is None or row.running == fire_time:
+def _orphaned(row: JobRow) -> JobRow:
+    """A run that the row says is running is not: we hold the lease. It stays pending, as abandoned."""
+    if row.running is None:
         return row
     orphan = row.pending.get(row.running)
     if orphan is None or orphan.why != "running":
@@ -188,9 +188,8 @@ def _without(row: JobRow, previous: RunRow, final: RunRow | None, refused: Refus
     pending = {t: p for t, p in row.pending.items() if t != previous.fire_time}
     running = None if row.running == previous.fire_time else row.running
     row = replace(row, pending=pending, running=running)
-    if final is not None:
-        told = row if final.finished_at is None else troubled(row, final.outcome, final.finished_at)
-        row = told.ended(final)
+    if final is not None and final.finished_at is not None:
+        row = troubled(row, final.outcome, final.finished_at).ended(final)
     return Plan(row, final, refused=refused)
 
 
@@ -214,7 +213,7 @@ def _next_attempt(previous: RunRow | None, fresh: RunRow, who: Claimant, waited:
         holder=who.holder,
         host=who.host,
         by=who.by,
-        why="" if waited is None else "abandoned" if waited.why == "running" else waited.why,
+        why="" if waited is None else waited.why,
         asked_by=who.person or ("" if waited is None else waited.by),
         asked_at=None if waited is None else waited.asked_at,
         started_at=who.now,
@@ -274,20 +273,19 @@ def account_for_missed(
     after = max(row.watermark or until, row.since or row.watermark or until)
     if until <= after:
         return replace(row, watermark=max(until, row.watermark or until)), None
-    policy: Misfire = "skip" if job.misfire == "latest" and not late else job.misfire
-    found = missed(job.schedule, after, until, policy, job.misfire_cap)
+    keep = {"skip": 0, "latest": int(late), "all": job.misfire_cap}[job.misfire]
+    found = missed(job.schedule, after, until, keep)
     waiting = sorted({t for t, p in row.pending.items() if p.why == "missed"} | set(found.to_run))
-    keep = {"skip": 0, "latest": 1, "all": job.misfire_cap}[policy]
     surplus = max(0, len(waiting) - keep)
     dropped, kept = waiting[:surplus], waiting[surplus:]
     pending = {t: p for t, p in row.pending.items() if t not in dropped}
     for fire_time in kept:
         pending.setdefault(fire_time, Pending("missed", now))
     row = replace(row, watermark=until, pending=pending)
-    skipped = sorted({*dropped, *(t for t in (found.skipped_first, found.skipped_last) if t is not None)})
+    skipped = sorted({*dropped, *found.skipped})
     if not skipped:
         return row, None
-    count = found.skipped_count + len(set(dropped) - {found.skipped_first, found.skipped_last})
+    count = found.skipped_count + len(set(dropped) - set(found.skipped))
     reason = (
         f"nobody ran {'at least ' if found.at_least else ''}{count} fire time(s) from {to_text(skipped[0])} to "
         f'{to_text(skipped[-1])}; misfire="{job.misfire}"'
@@ -304,13 +302,13 @@ def passed_over(
 ) -> RunRow | None:
     """The record of the fire times that nobody will run, for a reason of a person's; None when there are none."""
     after = max(row.watermark or until, row.since or row.watermark or until)
-    found = missed(schedule, after, until, "skip", 1)
-    if found.skipped_last is None or found.skipped_first is None:
+    found = missed(schedule, after, until, 0)
+    if not found.skipped:
         return None
+    first, last = found.skipped
     count = f"{'at least ' if found.at_least else ''}{found.skipped_count} fire time(s)"
-    between = f"from {to_text(found.skipped_first)} to {to_text(found.skipped_last)}"
-    span = found.skipped_first, found.skipped_last
-    return _skipped(row.name, span, kind, f"{count} {between} passed over: {why}", now)
+    between = f"from {to_text(first)} to {to_text(last)}"
+    return _skipped(row.name, (first, last), kind, f"{count} {between} passed over: {why}", now)
 
 
 def _skipped(job: str, span: tuple[datetime, datetime], kind: Skip, reason: str, now: datetime) -> RunRow:

@@ -28,34 +28,23 @@ class Missed:
     """How many are let go, counted up to COUNT_LIMIT."""
     at_least: bool = False
     """True when there are more than `skipped_count`."""
-    skipped_first: datetime | None = None
-    """The oldest of those let go (exact even if not all were counted). UTC."""
-    skipped_last: datetime | None = None
-    """The newest of those let go. UTC."""
+    skipped: tuple[datetime, ...] = ()
+    """The oldest of those let go (exact even if not all were counted) and the newest, none or both. UTC."""
 
 
-def missed(
-    schedule: Schedule,
-    after: datetime,
-    until: datetime,
-    policy: Misfire = "latest",
-    cap: int = 24,
-) -> Missed:
+def missed(schedule: Schedule, after: datetime, until: datetime, keep: int) -> Missed:
     """Decides about the fire times with after < t <= until, none of which was run.
 
     Args:
         schedule: When the job fires.
         after: Aware datetime: the last fire time that is dealt with.
         until: Aware datetime: fire times later than this are not missed yet.
-        policy: "skip" runs none of them, "latest" the newest, "all" the newest `cap`.
-        cap: How many "all" runs at most, 1 to COUNT_LIMIT; the other policies ignore it.
+        keep: How many are run, the newest ones: 0 to COUNT_LIMIT.
     """
-    keep = {"skip": 0, "latest": 1, "all": cap}[policy]
     # From the newest backwards, so that the cost depends on the limits here and not on how long it was down.
     newest = list(islice(schedule.newest_first(after, until), keep + COUNT_LIMIT + 1))
     to_run, skipped = tuple(reversed(newest[:keep])), newest[keep:]
     if not skipped:
         return Missed(to_run)
-    at_least = len(skipped) > COUNT_LIMIT
-    oldest = next(schedule.fire_times(after, until, limit=1)) if at_least else skipped[-1]
-    return Missed(to_run, min(len(skipped), COUNT_LIMIT), at_least, oldest, skipped[0])
+    oldest = next(schedule.fire_times(after, until))
+    return Missed(to_run, min(len(skipped), COUNT_LIMIT), len(skipped) > COUNT_LIMIT, (oldest, skipped[0]))

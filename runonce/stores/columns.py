@@ -8,7 +8,6 @@ needs nothing but a field with a default. `FORMAT` rises only when older code wo
 from __future__ import annotations
 
 import json
-import types
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -150,7 +149,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return hint  # type: ignore[no-any-return]
     if hint is datetime:
         return instant
-    if isinstance(hint, types.UnionType) and datetime in get_args(hint):
+    if datetime in get_args(hint):
         return from_text
     return lambda text: typed(json.loads(text), hint)
 

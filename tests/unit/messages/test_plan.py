@@ -22,7 +22,7 @@ from runonce.messages.plan import (
     finished,
     first,
 )
-from runonce.messages.rows import MessageRow, State
+from runonce.messages.rows import MessageRow, State, closed
 from runonce.stores.columns import encode
 from runonce.stores.protocols import Row
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
@@ -80,6 +80,7 @@ def test_none_to_claimed() -> None:
     row = first(PLAIN, "A-17", ARRIVAL)
     assert ours(row)
     assert (row.token, row.attempt, row.lease, row.fingerprint) == (1, 1, LEASE, "print")
+    assert (row.message_id, row.attempts) == ("m-2", ())
     assert (row.handler, row.entity, row.key) == ("send_invoice", "invoices", "A-17")
 
 
@@ -114,10 +115,10 @@ def test_claimed_to_claimed_by_another() -> None:
 
 
 def test_claimed_to_done() -> None:
-    """4: finishing keeps everything, and says until when the row must be kept."""
-    row = finished(PLAIN, THEIRS, State.DONE, NOW)
-    assert (row.state, row.finished_at, row.token) == (State.DONE, NOW, THEIRS.token)
-    assert row.expires_at == NOW + timedelta(days=30)
+    """4: finishing keeps everything, and says until when the row must be kept; what it waited for is over."""
+    row = finished(PLAIN, replace(THEIRS, reason="no luck", retry_at=NOW), State.DONE, NOW)
+    kept = NOW + timedelta(days=30)
+    assert row == replace(THEIRS, state=State.DONE, finished_at=NOW, expires_at=kept)
 
 
 RELEASED = replace(
@@ -139,6 +140,39 @@ def test_released_to_claimed(early: timedelta) -> None:
     assert ours(row)
     assert (row.token, row.attempt, row.failures, row.abandoned) == (2, 2, 2, 0)
     assert (row.retry_at, row.reason) == (None, "")
+
+
+def test_an_attempt_begins_with_nothing_of_the_last_one_s_end() -> None:
+    """6: what ended the last attempt is kept among the attempts and nowhere else; everything but that end survives."""
+    before = replace(
+        RELEASED, retry_at=None, error="ValueError: no\n", finished_at=NOW, expires_at=NOW, progress={"a": 1}
+    )
+    assert claimed(decided(before)) == replace(
+        before,
+        state=State.CLAIMED,
+        attempts=closed(before),
+        reason="",
+        error="",
+        holder="me",
+        token=2,
+        attempt=2,
+        message_id="m-2",
+        host="my-host",
+        started_at=NOW,
+        finished_at=None,
+        expires_at=None,
+    )
+    [kept] = closed(before)
+    assert kept == {
+        "attempt": "1",
+        "outcome": "released",
+        "host": "their-host",
+        "started_at": "2026-01-01T03:00:00Z",
+        "finished_at": "2026-01-01T03:00:00Z",
+        "reason": "no luck",
+        "error": "ValueError: no\n",
+        "token": "1",
+    }
 
 
 def test_released_without_a_time_is_claimed_at_once() -> None:
@@ -193,6 +227,7 @@ def test_reconciled_to_done(state: State) -> None:
     assert verdict.settlement == Complete()
     assert verdict.row is not None
     assert verdict.row.state is State.DONE
+    assert verdict.row.reason == "reconciled: the effect had happened"
     assert verdict.row.expires_at == NOW + timedelta(days=30)
     assert [row.key for row in seen] == ["A-17"]
 
@@ -218,6 +253,10 @@ def test_a_message_that_kills_its_hosts_is_given_up(one: Handler, reconcile: Any
     assert isinstance(verdict.settlement, DeadLetter)
     assert verdict.settlement.reason == "Abandoned"
     assert "m-2" in verdict.settlement.description
+    assert (verdict.row.finished_at, verdict.row.reason) == (NOW, verdict.settlement.description)
+    assert ours(
+        claimed(decided(replace(row, abandoned=MAX_ABANDONED - 1, survived=1), one=one, reconcile=reconcile))
+    )
 
 
 def test_done_to_claimed_by_nothing() -> None:
@@ -265,7 +304,8 @@ def test_another_body_after_a_failure_is_its_correction() -> None:
     corrected = replace(ARRIVAL, fingerprint="other")
     row = claimed(decided(failed, arrival=corrected))
     assert (row.generation, row.failures, row.checkpoint) == (1, 0, "")
-    assert (row.fingerprint, row.superseded, len(row.replays)) == ("other", (THEIRS.fingerprint,), 1)
+    assert (row.fingerprint, row.superseded) == ("other", (THEIRS.fingerprint,))
+    assert row.replays == ("2026-01-01T03:00:00Z",)
     again = decided(replace(row, state=State.FAILED))
     assert again.row is None
     assert isinstance(again.settlement, DeadLetter)

@@ -7,17 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runonce.errors import StoreError
+from runonce.errors import NotKeptError, StoreError
 from runonce.messages.rows import (
+    KEPT,
+    LARGEST_OUTBOX,
     SHARDS,
     MessageRow,
     State,
+    anew,
+    check_outbox,
+    closed,
     decode_message,
     effect_key,
     partition,
     place,
 )
-from runonce.stores.columns import encode
+from runonce.stores.columns import encode, to_text
 from runonce.stores.protocols import Row
 from runonce.transports.ids import digest
 
@@ -126,6 +131,10 @@ def test_a_claims_address_does_not_change() -> None:
         "shop|h|01",
         "claim:d12d6208968ff15e832ca96501842a97cbc1fedf3d8ae6290a8e109481632ed5",
     )
+    assert place("shop", "q", "h", "a") == (
+        "shop|h|02",
+        "claim:b39a7af551f8dbb4edeea5c5838db0dc534fb08a2e100aa4aa0368a711d73f98",
+    )
 
 
 def test_rows_spread_over_all_shards() -> None:
@@ -139,7 +148,7 @@ def test_an_effect_lies_with_its_claim() -> None:
     _, claim_key = place("shop", "q", "h", "k")
     first, second = effect_key(claim_key, "a/b"), effect_key(claim_key, "a#b")
     assert first != second
-    assert first.startswith("effect:")
+    assert first == f"effect:{claim_key.removeprefix('claim:')}:{digest('a/b')[:32]}"
     assert not "claim:" <= first < "claim;"
 
 
@@ -150,3 +159,54 @@ def test_the_idempotency_key_changes_with_a_replay_only() -> None:
     assert row.idempotency_key != replace(row, generation=1).idempotency_key
     assert row.idempotency_key != replace(row, key="k2").idempotency_key
     assert row.idempotency_key != replace(row, entity="q2").idempotency_key
+
+
+ENDED = replace(FULL, state=State.FAILED, dead_as="Failed", replays=(), superseded=("json-1", "json-2"))
+
+
+def test_a_replay_keeps_what_was_done_of_the_same_body() -> None:
+    """As a new generation, with the deaths and failures of the last one forgotten; its progress stays."""
+    assert anew(ENDED, "f", NOW) == replace(
+        ENDED,
+        state=State.RELEASED,
+        generation=5,
+        dead_as="",
+        failures=0,
+        abandoned=0,
+        survived=0,
+        retry_at=None,
+        expires_at=None,
+        replays=(to_text(NOW),),
+    )
+
+
+def test_another_body_begins_from_nought() -> None:
+    """What was done of the one before says nothing about it; that one is remembered, and a body that is back is not."""
+    again = anew(ENDED, "f", NOW)
+    fresh = {"checkpoint": "", "progress": {}, "follow_ups": 0}
+    assert anew(ENDED, "g", NOW) == replace(
+        again, fingerprint="g", superseded=("json-1", "json-2", "f"), **fresh
+    )
+    assert anew(ENDED, "json-1", NOW).superseded == ("json-2", "f")
+    many = replace(ENDED, superseded=tuple(map(str, range(KEPT))), replays=tuple(map(str, range(KEPT))))
+    assert anew(many, "g", NOW).superseded == (*map(str, range(1, KEPT)), "f")
+    assert anew(many, "g", NOW).replays == (*map(str, range(1, KEPT)), to_text(NOW))
+
+
+def test_a_claim_that_was_never_ended_is_an_abandoned_attempt() -> None:
+    """The record of an earlier attempt says how it ended, and as much of its reason as a list shows."""
+    [one] = closed(replace(FULL, state=State.CLAIMED, attempts=(), reason="r" * 201))
+    assert (one["outcome"], one["reason"]) == ("abandoned", "r" * 200)
+
+
+def test_follow_ups_fit_to_the_character() -> None:
+    """Up to the limit they are kept, half characters and all; one more is refused with the remedy."""
+    check_outbox("h", [{"body": "x" * (LARGEST_OUTBOX - len('[{"body": ""}]'))}])
+    check_outbox("h", [{"body": "\ud83d"}])
+    over = [{"body": "🎉" + "x" * (LARGEST_OUTBOX - len('[{"body": ""}]') - 1)}]
+    with pytest.raises(NotKeptError) as caught:
+        check_outbox("h", over)
+    assert str(caught.value) == (
+        f"Handler h: its follow-up messages take {LARGEST_OUTBOX + 1} characters together, over {LARGEST_OUTBOX}; put "
+        f"the data in a blob and send its name."
+    )

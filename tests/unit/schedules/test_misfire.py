@@ -18,32 +18,30 @@ def hour(number: int) -> datetime:
 
 def test_nothing_missed_is_nothing_to_do() -> None:
     """A schedule that is up to date has nothing to run and nothing to skip."""
-    assert missed(HOURLY, hour(0), hour(1) - timedelta(seconds=1)) == Missed(())
+    assert missed(HOURLY, hour(0), hour(1) - timedelta(seconds=1), 1) == Missed(())
 
 
-def test_latest_runs_only_the_newest() -> None:
+def test_one_is_the_newest() -> None:
     """After five missed hours one run catches up, and the four older ones are reported."""
-    assert missed(HOURLY, hour(0), hour(5)) == Missed(
-        (hour(5),), skipped_count=4, skipped_first=hour(1), skipped_last=hour(4)
+    assert missed(HOURLY, hour(0), hour(5), 1) == Missed(
+        (hour(5),), skipped_count=4, skipped=(hour(1), hour(4))
     )
 
 
-def test_skip_runs_none() -> None:
-    """With "skip" all the missed ones are let go, and reported."""
-    assert missed(HOURLY, hour(0), hour(5), "skip") == Missed(
-        (), skipped_count=5, skipped_first=hour(1), skipped_last=hour(5)
-    )
+def test_none_runs_none() -> None:
+    """Where none is kept all the missed ones are let go, and reported."""
+    assert missed(HOURLY, hour(0), hour(5), 0) == Missed((), skipped_count=5, skipped=(hour(1), hour(5)))
 
 
-def test_all_runs_every_one_in_order() -> None:
-    """With "all" and room under the cap, each missed fire time is run, the oldest first."""
-    assert missed(HOURLY, hour(0), hour(3), "all", 3) == Missed((hour(1), hour(2), hour(3)))
+def test_as_many_as_there_are_run_in_order() -> None:
+    """Where there are no more than are kept, each missed fire time is run, the oldest first."""
+    assert missed(HOURLY, hour(0), hour(3), 3) == Missed((hour(1), hour(2), hour(3)))
 
 
-def test_all_keeps_to_its_cap() -> None:
-    """Beyond the cap the newest are run, in order, and the older ones let go."""
-    assert missed(HOURLY, hour(0), hour(5), "all", 2) == Missed(
-        (hour(4), hour(5)), skipped_count=3, skipped_first=hour(1), skipped_last=hour(3)
+def test_no_more_run_than_are_kept() -> None:
+    """Beyond that the newest are run, in order, and the older ones let go."""
+    assert missed(HOURLY, hour(0), hour(5), 2) == Missed(
+        (hour(4), hour(5)), skipped_count=3, skipped=(hour(1), hour(3))
     )
 
 
@@ -52,9 +50,9 @@ def test_the_count_is_exact_up_to_its_limit(extra: int, *, at_least: bool) -> No
     """Exactly as many skipped as can be counted is an exact count; one more is "at least"."""
     every_second = Schedule.parse("* * * * * *")
     until = MIDNIGHT + timedelta(seconds=COUNT_LIMIT + extra)
-    found = missed(every_second, MIDNIGHT, until, "skip")
+    found = missed(every_second, MIDNIGHT, until, 0)
     assert (found.skipped_count, found.at_least) == (COUNT_LIMIT, at_least)
-    assert (found.skipped_first, found.skipped_last) == (MIDNIGHT + timedelta(seconds=1), until)
+    assert found.skipped == (MIDNIGHT + timedelta(seconds=1), until)
 
 
 def test_a_week_of_every_second_costs_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,12 +68,11 @@ def test_a_week_of_every_second_costs_no_more_than_the_limit(monkeypatch: pytest
 
     monkeypatch.setattr(Schedule, "newest_first", counted)
     until = MIDNIGHT + timedelta(days=7)
-    found = missed(Schedule.parse("* * * * * *"), MIDNIGHT, until, "all", 2)
+    found = missed(Schedule.parse("* * * * * *"), MIDNIGHT, until, 2)
     assert steps == COUNT_LIMIT + 3
     assert found == Missed(
         (until - timedelta(seconds=1), until),
         skipped_count=COUNT_LIMIT,
         at_least=True,
-        skipped_first=MIDNIGHT + timedelta(seconds=1),
-        skipped_last=until - timedelta(seconds=2),
+        skipped=(MIDNIGHT + timedelta(seconds=1), until - timedelta(seconds=2)),
     )

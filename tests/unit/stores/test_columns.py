@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 
 from runonce.errors import StoreUnavailableError, UnreadableRowError
-from runonce.messages.rows import MessageRow
+from runonce.messages.rows import MessageRow, State
 from runonce.runs.rows import JobRow, RunRow
-from runonce.stores.columns import FORMAT, decode, encode
+from runonce.stores.columns import FORMAT, _reader, decode, encode
 from runonce.stores.protocols import Row
 
 FIXTURES = sorted((Path(__file__).parent / "rows").glob("format_*.json"))
@@ -68,6 +69,27 @@ def test_a_row_without_a_column_has_its_default(row: Any) -> None:
             values = {name: value for name, value in encode(row).items() if name != column}
             read = decode(type(row), stored(values))
             assert read == (replace(row, token=0) if column == "token" else row)
+
+
+@pytest.mark.parametrize(
+    ("hint", "column", "value"),
+    [
+        (str, "a", "a"),
+        (int, "7", 7),
+        (State, "done", State.DONE),
+        (datetime, "2026-11-30T00:00:00Z", NOW),
+        (datetime | None, "2026-11-30T00:00:00Z", NOW),
+        (datetime | None, "", None),
+        (Mapping[str, int], '{"a":1}', {"a": 1}),
+        (tuple[str, ...], '["ab"]', ("ab",)),
+        (tuple[Mapping[str, str], ...], '[{"a":"b"}]', ({"a": "b"},)),
+        (tuple[tuple[str, str], ...], '[["a","b"]]', (("a", "b"),)),
+    ],
+)
+def test_a_column_is_read_by_its_fields_type(hint: Any, column: str, value: object) -> None:
+    """What a table keeps as text or a number comes back as what the field is."""
+    read = _reader(hint)(column)
+    assert (read, type(read)) == (value, type(value))
 
 
 def test_a_column_of_a_newer_release_is_kept() -> None:
