@@ -15,6 +15,7 @@ import logging
 import threading
 import uuid
 from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING
 
 from runonce.errors import LeaseLost, StoreError, StoreUnavailableError
@@ -59,8 +60,8 @@ class Lease:
         self._store = store
         self._terms = terms
         self._clock = clock
-        self._trusted_until = float("-inf")
-        self._renew_until = float("inf")
+        self._trusted_until = -inf
+        self._renew_until = inf
         self._lost: LeaseLost | None = None
         self._granted_at: datetime | None = None
         self._asked_at = self._answered_at = 0.0
@@ -191,10 +192,10 @@ class Lease:
         self._ended.set()
         if self._thread is not None:
             self._thread.join(timeout=10)  # at most one round of renewal is under way
-        if self._lost is None and self._trusted_until == float("-inf"):
+        if self._lost is None and self._trusted_until == -inf:
             return
         # Before the call: from its first instant on somebody else may hold the lease.
-        self._trusted_until = float("-inf")
+        self._trusted_until = -inf
         keeper, self._keeper = self._keeper, None
         if (keeper is not None and keeper.close()) or self._lost is not None:
             return
@@ -211,7 +212,7 @@ class Lease:
     def _watch(self) -> None:
         """Say "lost" on time: the thread that renews may be stuck in a call (a name look-up has no time-out)."""
         sessions = self._store if isinstance(self._store, SessionLeases) else None
-        longest = float("inf") if self._keeper is None and sessions is None else PAUSE
+        longest = inf if self._keeper is None and sessions is None else PAUSE
         while not self._clock.wait(self._ended, min(longest, self.trusted_until - self._clock.elapsed())):
             if sessions is not None and sessions.gone(self.name, self.holder):
                 self._lose(DISCONNECTED)
@@ -232,7 +233,7 @@ class Lease:
             if late > STARVED:
                 log.warning("lease %s: %s", self.name, STARVING % late)
             if self._clock.elapsed() >= self._renew_until:
-                due = float("inf")
+                due = inf
                 continue
             due = self.renews_at if self._renewal_round() else self._clock.elapsed() + PAUSE
 

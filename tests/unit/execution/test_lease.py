@@ -10,7 +10,7 @@ import pytest
 from support.clock import SteppedClock
 
 from runonce.errors import LeaseLost, StoreError, StoreUnavailableError
-from runonce.execution.lease import PAUSE, TRIES, Lease
+from runonce.execution.lease import KEEPER_ENDED, PAUSE, STALLED, STARVED, STARVING, TRIES, UNRENEWED, Lease
 from runonce.settings import LeaseTerms
 from runonce.stores.memory import MemoryLeases
 
@@ -588,3 +588,159 @@ def test_a_starved_renewal_says_so(bench: Bench) -> None:
     assert bench.told.wait(10)
     assert "nothing else could run meanwhile" in str(bench.lost[0])
     assert not lease.held
+
+
+# -- what is said, and the last instant of each limit ----------------------------------------------------------
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_loss_says_whose_lease_and_why(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """The run and the log have the lock and the reason, the run the remedy too."""
+    bench.kept()
+    bench.store.break_lease(LOCK)
+    bench.clock.advance(20)
+    assert bench.told.wait(5)
+    why = "the store says it is no longer ours"
+    assert str(bench.lost[0]) == f"The lease on {LOCK} is lost: {why}. Write nothing more."
+    assert said(caplog) == [f"lease {LOCK}: lost, {why}"]
+
+
+def test_every_failed_call_is_logged_with_its_error(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A renewal that is tried again, and a release that is not, name the lock and what the store said."""
+
+    def refused(_: Callable[[], Any]) -> Any:
+        raise StoreUnavailableError("no route")
+
+    lease = bench.kept()
+    bench.store.plan["renew"].append(refused)
+    bench.store.plan["release"].append(refused)
+    bench.clock.step(20)
+    lease.release()
+    assert said(caplog) == [
+        f"lease {LOCK}: renewal failed, trying again: no route",
+        f"lease {LOCK}: not released, it ends by itself in 45 s: no route",
+    ]
+
+
+def test_a_renewal_that_comes_late_is_measured(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Over two seconds it is said with the remedy; the longest of them is kept."""
+    lease = bench.kept()
+    assert lease.renewed_late == 0
+    bench.clock.step(20 + STARVED)
+    assert (lease.renewed_late, said(caplog)) == (STARVED, [])
+    bench.clock.step(20 + 3)
+    assert said(caplog) == [f"lease {LOCK}: {STARVING % 3}"]
+    bench.clock.step(20)
+    assert (lease.renewed_late, bench.renewals) == (3, 3)
+
+
+def test_a_loss_up_to_two_seconds_late_is_the_stores(bench: Bench) -> None:
+    """Only beyond that the process itself is named as what kept the lease from being renewed."""
+    bench.kept()
+    bench.clock.advance(TRUST + STARVED)
+    assert bench.told.wait(10)
+    assert str(bench.lost[0]).startswith(f"The lease on {LOCK} is lost: {UNRENEWED}")
+
+
+def test_nothing_is_renewed_from_the_instant_it_is_to_lapse(bench: Bench) -> None:
+    """A renewal that is due just then is not made."""
+    lease = bench.kept()
+    lease.renew_until(TERMS.renewal)
+    bench.clock.step(TERMS.renewal)
+    assert bench.renewals == 0
+
+
+def test_a_lease_tells_for_how_long_its_time_is_in_doubt(bench: Bench) -> None:
+    """As long as the call took that acquired it; the server's time goes by when that call was made."""
+    bench.clock.advance(100)
+    server = bench.clock.now()
+    bench.store.plan["acquire"].append(bench.slow(8))
+    lease = bench.acquire()
+    assert lease.doubt == timedelta(seconds=8)
+    assert lease.server_now() - server == timedelta(seconds=9)
+
+
+def test_what_may_have_been_granted_is_given_back_until_it_has_ended_by_itself(bench: Bench) -> None:
+    """Once in a pause, for as long as it may last: after that there is nothing to release."""
+    bench.store.plan["acquire"].extend([lost_reply, lost_reply])
+    bench.store.plan["release"].extend([unreachable] * 100)
+    with pytest.raises(StoreUnavailableError):
+        Lease.acquire(bench.store, LOCK, TERMS, bench.clock)
+    bench.clock.settle(1)
+    [thread] = [each for each in threading.enumerate() if each.name == f"runonce-give-back-{LOCK}"]
+    for _ in range(TERMS.duration - 1):
+        bench.clock.advance(PAUSE)
+        bench.clock.settle(1)
+    bench.clock.advance(PAUSE)
+    thread.join(10)
+    assert bench.store.calls.count("release") == TERMS.duration
+
+
+def test_who_watches_sleeps_until_trust_ends(bench: Bench) -> None:
+    """It has a name by which a list of threads shows whose it is."""
+    bench.kept()
+    assert max(bench.clock._until.values()) == TRUST
+    assert f"runonce-watch-{LOCK}" in [thread.name for thread in threading.enumerate()]
+
+
+class OtherProcess:
+    """A process that renews: how long its lease is trusted, whether it saw a stall, what progress it was told of."""
+
+    def __init__(self, *, stalled: bool) -> None:
+        self.trusted_until = TRUST
+        self.stalled = stalled
+        self.told: list[float] = []
+
+    def progress(self, elapsed: float) -> None:
+        self.told.append(elapsed)
+
+    def close(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stalled", "why"), [(True, STALLED), (False, KEEPER_ENDED)])
+def test_a_lease_that_another_process_renews_is_lost_with_it(
+    bench: Bench, *, stalled: bool, why: str
+) -> None:
+    """Its trust is that process's, looked at once in a pause; whether the job stalled or the process ended is said."""
+    bench.clock.waiters = 1
+    keeper = OtherProcess(stalled=stalled)
+    lease = bench.acquire()
+    lease.keep(bench.on_lost, keeper)  # type: ignore[arg-type]
+    bench.clock.settle()
+    assert list(bench.clock._until.values()) == [PAUSE]
+    assert lease.held
+    assert keeper.told == [0]
+    keeper.trusted_until = 2 * PAUSE
+    bench.clock.step(PAUSE)
+    assert bench.lost == []
+    bench.clock.advance(PAUSE)
+    assert bench.told.wait(5)
+    assert str(bench.lost[0]).startswith(f"The lease on {LOCK} is lost: {why}")
+    assert bench.renewals == 0
+
+
+def test_a_process_goes_on_with_what_another_has_acquired(bench: Bench) -> None:
+    """Under the same holder, and for no longer than that one trusted it."""
+    acquired = bench.acquire()
+    lease = Lease(bench.store, LOCK, TERMS, bench.clock)
+    lease.resume(acquired.holder, acquired.trusted_until)
+    assert (lease.holder, lease.trusted_until) == (acquired.holder, TRUST)
+
+
+def test_a_round_of_renewal_says_whether_the_lease_is_renewed(bench: Bench) -> None:
+    """It is not where trust has ended, at its last instant too, or ends before the answer, or the store refuses."""
+    lease = bench.acquire()
+    assert lease._renewal_round()
+    bench.clock.advance(TRUST)
+    assert not lease._renewal_round()
+    assert bench.renewals == 1
+    lease.resume(lease.holder, bench.clock.elapsed() + 1)
+    bench.store.plan["renew"].append(bench.slow(1))
+    assert not lease._renewal_round()
+    lease.resume(lease.holder, bench.clock.elapsed() + 1)
+    bench.store.break_lease(LOCK)
+    assert not lease._renewal_round()
