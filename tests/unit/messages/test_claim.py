@@ -17,7 +17,7 @@ from runonce.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from runonce.messages.claim import Delivered, MessageClaim, claim_message
+from runonce.messages.claim import Delivered, MessageClaim, Settled, claim_message
 from runonce.messages.rows import MessageRow, State
 from runonce.testing import Workbench
 from runonce.testing.faults import Boundary, Fault, PassingClock
@@ -499,3 +499,48 @@ def test_a_sign_of_life_does_not_wait_for_a_write(world: World) -> None:
         world.boundary.calls.clear()
         pool.submit(claim.beat).result(timeout=5)
     assert world.boundary.calls == []
+
+
+# -- what a claim says of itself -------------------------------------------------------------------------------
+
+
+def test_a_takeover_says_for_how_long_nobody_gave_a_sign_of_life(world: World) -> None:
+    """By the server's clock, since the dead holder's last write; a first claim or one after a release says nothing."""
+    first = world.claimed()
+    assert first.taken_over is None
+    world.clock.advance(AFTER_CLAIM)
+    heir = world.claimed(redelivered=True)
+    assert heir.taken_over == pytest.approx(AFTER_CLAIM, abs=0.01)
+    heir.release(None, "the host stops", failed=False)
+    assert world.claimed(redelivered=True).taken_over is None
+
+
+def test_a_takeover_whose_reply_was_lost_is_written_with_as_any_other(world: World) -> None:
+    """It knows how long nobody gave a sign of life, and where the row stands, so that the end is one call."""
+    world.claimed()
+    world.clock.advance(AFTER_CLAIM)
+    world.boundary.next("commit", Fault.LOST_REPLY)
+    heir = world.claimed(redelivered=True)
+    assert heir.taken_over == pytest.approx(AFTER_CLAIM, abs=0.01)
+    world.boundary.calls.clear()
+    heir.done()
+    assert world.boundary.calls == ["commit"]
+
+
+def test_each_claim_is_a_write_of_its_own(world: World) -> None:
+    """By the write's id a writer whose reply was lost tells its own write from the one before."""
+    paused, heir = world.taken_over()
+    assert heir.row.write_id not in ("", paused.row.write_id)
+
+
+def test_a_delivery_that_ends_a_message_says_so_with_its_row() -> None:
+    """Whoever tells of it needs the row as it is now, and whether it was this delivery that changed it."""
+    world = World(on_abandoned="hold")
+    world.claimed()
+    world.clock.advance(AFTER_CLAIM)
+    first = world.claim(redelivered=True)
+    assert isinstance(first, Settled)
+    assert (first.row, first.written) == (world.row, True)
+    again = world.claim(redelivered=True)
+    assert isinstance(again, Settled)
+    assert (again.row, again.written) == (world.row, False)
