@@ -259,6 +259,14 @@ def test_a_tick_of_the_wider_timer_is_not_due() -> None:
     assert [schedule.snap(tick) for tick in ticks] == [None, None, None, ticks[-1]]
 
 
+@pytest.mark.parametrize(("second", "meant"), [(10, 0), (14, 0), (15, 20), (19, 20)])
+def test_a_tick_is_early_by_no_more_than_a_quarter_of_the_way(second: int, meant: int) -> None:
+    """Between two fire times that are close together a tick belongs to the last one until it is nearly the next."""
+    midnight = utc("2025-01-02 00:00")
+    tick = midnight + timedelta(seconds=second)
+    assert Schedule.parse("*/20 * * * * *").snap(tick) == midnight + timedelta(seconds=meant)
+
+
 def test_an_early_tick_snaps_to_a_moved_fire_time() -> None:
     """The tick a moment before clocks go forward belongs to the run moved to after the gap."""
     schedule = Schedule.parse("0 30 2 * * *", NEW_YORK)
