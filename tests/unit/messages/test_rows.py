@@ -183,7 +183,7 @@ def test_a_replay_keeps_what_was_done_of_the_same_body() -> None:
 def test_another_body_begins_from_nought() -> None:
     """What was done of the one before says nothing about it; that one is remembered, and a body that is back is not."""
     again = anew(ENDED, "f", NOW)
-    fresh = {"checkpoint": "", "progress": {}, "follow_ups": 0}
+    fresh = {"checkpoint": "", "progress": {}, "steps": {}, "follow_ups": 0}
     assert anew(ENDED, "g", NOW) == replace(
         again, fingerprint="g", superseded=("json-1", "json-2", "f"), **fresh
     )

@@ -139,6 +139,6 @@ def test_what_cannot_be_read_says_why() -> None:
     with pytest.raises(UnreadableRowError) as caught:
         decode(JobRow, row)
     assert str(caught.value) == (
-        "Row job:nightly cannot be read (TypeError: list where an object belongs): it was edited by hand, or written "
+        "Row job:nightly cannot be read (TypeError: list where Mapping belongs): it was edited by hand, or written "
         "by something else. Correct the column; what is due stays due until it can be read."
     )
