@@ -61,7 +61,7 @@ JOB_MUTANTS: dict[str, tuple[Change, ...]] = {
         (claim, "claim", "lease.check()  #", "pass  #"),
     ),
     "finish without a condition": (
-        (Owned, "_write", "encode(row), etag)", f"encode(row), {ANY!r})"),
+        (Owned, "_replaced", "encode(row), etag)", f"encode(row), {ANY!r})"),
         (Claim, "_check_right", "self._lease.check()", "pass"),
         (Dispatcher, "_judge", "held=started.lease.held", "held=True"),
     ),
