@@ -315,7 +315,7 @@ def main() -> None:
         for peer in PEERS
         if not options.only or any(word.lower() in peer.name.lower() for word in options.only)
     ]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers and replicas end with it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and replicas end with it
     install()
     print(machine())
     with contextlib.ExitStack() as ends:
