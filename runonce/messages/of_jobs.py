@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from runonce.errors import UnknownJobError
 from runonce.messages.message import Message
 from runonce.messages.reading import read_key
 from runonce.messages.rows import SHARDS, MessageRow, State, check_outbox, partition, place
@@ -74,13 +75,14 @@ class JobsMessages:
         for name, count in run.fanned_out.items():
             body = {"job": run.job, "fire_time": to_text(run.fire_time), "handler": name, "count": count}
             key = f"{run.idempotency_key}/after {name}"
-            outbox += [follow_up(_origin(run), -1, one, body, key) for one in self._waiting_for(name)]
+            waiting = self._waiting_for(name)
+            if not waiting:
+                raise UnknownJobError(f"no handler has after_all={name} in this host's code.")
+            outbox += [follow_up(_origin(run), -1, one, body, key) for one in waiting]
         self.send(outbox)
 
     def _waiting_for(self, name: str) -> list[Handler]:
-        return [
-            one for one in self._handlers.values() if one.after_all is not None and one.after_all.name == name
-        ]
+        return [one for one in self._handlers.values() if one.after_all and one.after_all.name == name]
 
 
 def _origin(run: RunRow) -> MessageRow:

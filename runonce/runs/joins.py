@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from runonce.errors import ConflictError, RunonceError
 from runonce.runs.rows import JobRow, Outcome, RunRow, run_key
 from runonce.runs.table import change_job, find_run
-from runonce.stores.columns import compact, to_text
+from runonce.stores.columns import LONGEST_COLUMN, compact, to_text, units
 from runonce.stores.protocols import Delete, Insert, Replace
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ class Joined(Protocol):
         ...
 
     def join(self, run: RunRow) -> None:
-        """Send whoever waits for a run's messages its own; raises as `FollowUps.send`."""
+        """Send whoever waits for a run's messages its own.
+
+        Raises as `FollowUps.send`, and UnknownJobError where nobody does here: another version, or another app, knows.
+        """
         ...
 
 
@@ -78,9 +81,14 @@ def waiting(row: JobRow, run: RunRow) -> JobRow:
         return row
     one = (to_text(run.fire_time), run.params)
     joins = (*(other for other in row.joins if other != one), one)
-    for at, _ in joins[:-KEPT_JOINS]:
-        log.error("job %s: the messages of %s are waited for no more, with so many later runs", row.name, at)
-    return replace(row, joins=joins[-KEPT_JOINS:])
+    while len(joins) > KEPT_JOINS or units(compact(joins)) > LONGEST_COLUMN:
+        log.error(
+            "job %s: the messages of %s are waited for no more, with so many later runs",
+            row.name,
+            joins[0][0],
+        )
+        joins = joins[1:]
+    return replace(row, joins=joins)
 
 
 def follow(registry: Registry, joined: Joined, job: JobRow) -> None:

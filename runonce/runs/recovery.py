@@ -82,8 +82,8 @@ def recover(dispatcher: Dispatcher, *, starting: bool = False) -> list[Request]:
         if request is not None:
             log.info("recovery: asked for %s at %s (%s)", request.job, request.fire_time, request.why)
             asked.append(request)
-    for row in jobs.rows.values():
-        if row.joins and dispatcher.follow_ups is not None:
+    for name, row in jobs.rows.items():
+        if row.joins and name in dispatcher.jobs and dispatcher.follow_ups is not None:
             follow(dispatcher.registry, dispatcher.follow_ups, row)
     return asked
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,8 +18,11 @@ from runonce.messages.sending import outgoing
 from runonce.runs import decide
 from runonce.runs.definition import ScheduledJob, scheduled
 from runonce.runs.dispatch import Dispatcher
+from runonce.runs.joins import KEPT_JOINS, waiting
 from runonce.runs.recovery import recover
+from runonce.runs.rows import JobRow, RunRow
 from runonce.runs.run import MAX_ENTRIES
+from runonce.stores.columns import column_problem, encode
 from runonce.testing import Complete, Workbench
 from runonce.testing.faults import Boundary, Fault
 from runonce.transports.protocols import Delivery
@@ -337,3 +341,29 @@ def test_a_run_marked_as_done_is_followed_as_one_that_succeeded() -> None:
     world.handle(0, 1, 2, 3)
     decide.mark(world.bench.dispatcher, decide.Which("nightly", T, why="looked"), "done")
     assert world.tick() == [EXPECTED]
+
+
+def test_a_host_that_has_other_code_leaves_the_join_to_those_that_know_it() -> None:
+    """An older version in the middle of a deployment, or another app of the namespace, drops nothing."""
+    world = World(fan_out)
+    world.run()
+    world.handle(0, 1, 2, 3)
+    recover(_host(world, world.bench.stores, {}))
+    elsewhere = Dispatcher({}, world.bench.stores, world.bench.settings, world.bench.clock, host="app")
+    recover(elsewhere)
+    assert job_row(world.bench, world.job).joins
+    assert world.tick() == [EXPECTED]
+
+
+@pytest.mark.parametrize(("params", "kept"), [("", KEPT_JOINS), ("x" * 8000, 3)])
+def test_no_more_runs_are_waited_for_than_the_row_keeps(params: str, kept: int) -> None:
+    """Beyond that the oldest is given up, and the log says so; the run itself is recorded all the same."""
+    row = JobRow("nightly")
+    for minute in range(KEPT_JOINS + 5):
+        fire_time = T + timedelta(minutes=minute)
+        row = waiting(row, RunRow("nightly", fire_time, params=params, fanned_out={"charge": 1}))
+    assert len(row.joins) == kept
+    assert row.joins[-1][0] == "2026-01-01T08:04:00Z"
+    assert [
+        column_problem(name, value) for name, value in encode(row).items() if column_problem(name, value)
+    ] == []
