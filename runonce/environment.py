@@ -19,6 +19,17 @@ def word(env: Mapping[str, str], name: str, default: str, *words: str) -> str:
     return chosen
 
 
+def server(env: Mapping[str, str], name: str, *schemes: str) -> str:
+    """An address of one of some kinds, or nothing. Whether all of it is right, its own client finds."""
+    text = env.get(name, "").strip()
+    if text and not text.startswith(schemes):
+        raise SettingsError(  # it may hold a password, so it is never repeated
+            f"{name} is no address of a kind that is known here (a text of {len(text)} characters): begin it with "
+            f"{' or '.join(schemes)}, or leave it out."
+        )
+    return text
+
+
 def number(
     env: Mapping[str, str],
     name: str,

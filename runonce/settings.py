@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from runonce.environment import is_base64, number, whole, word
+from runonce.environment import is_base64, number, server, whole, word
 from runonce.errors import SettingsError
 from runonce.watched import Watched, is_url
 
@@ -242,7 +242,7 @@ class Settings:
                 renewal=number(env, "RUNONCE_LEASE_RENEWAL", 20),
                 margin=number(env, "RUNONCE_LEASE_MARGIN", 5),
             ),
-            leases=_leases(env),
+            leases=server(env, "RUNONCE_LEASES", *LEASE_SERVERS),
             servicebus=servicebus,
             transport=_transport(env, servicebus),
             queue_prefix="" if queue_names == "plain" else f"{namespace}-",
@@ -298,17 +298,6 @@ def _servicebus(env: Mapping[str, str]) -> ServiceBusConnection | None:
         if host := env.get(f"{name}__fullyQualifiedNamespace", "").strip():
             return ServiceBusConnection(fully_qualified_namespace=host, setting=name, **_sign_in(env, name))
     return None
-
-
-def _leases(env: Mapping[str, str]) -> str:
-    """An address of a kind that there is; whether all of it is right, its own client finds."""
-    address = env.get("RUNONCE_LEASES", "").strip()
-    if address and not address.startswith(LEASE_SERVERS):
-        raise SettingsError(  # it may hold a password, so it is never repeated
-            f"RUNONCE_LEASES is not the address of a lease server (a text of {len(address)} characters): begin it with "
-            f"one of {', '.join(LEASE_SERVERS)}, or leave it out for leases in the storage account."
-        )
-    return address
 
 
 def _sign_in(env: Mapping[str, str], name: str) -> dict[str, Any]:
