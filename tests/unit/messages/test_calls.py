@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from support.messages import AFTER_CLAIM, LEASE
 from runonce import InputError, PermanentError, RunonceError
 from runonce.errors import DefinitionError
 from runonce.execution.registry import Registry
+from runonce.hosts.calls import calling_by
 from runonce.hosts.discover import Discovered
 from runonce.hosts.purge import purge_job
 from runonce.messages.calls import Calls, read
@@ -22,7 +24,7 @@ from runonce.messages.status import open_claims
 from runonce.once import Call, InProgressError, KeyReusedError, once
 from runonce.runs.rows import Outcome
 from runonce.testing import ManualClock, Workbench
-from runonce.testing.faults import PassingClock
+from runonce.testing.faults import Boundary, Died, Fault, PassingClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -414,6 +416,27 @@ def test_a_call_has_its_facts_and_nobody_else() -> None:
     assert seen == [("charge", "A-1", 1, 1)]
     with pytest.raises(InputError, match=r"Call\.current"):
         Call.current()
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_fault_at_any_storage_call_repeats_nothing_but_in_one_place(
+    bench: Workbench, call: int, fault: Fault
+) -> None:
+    """A lost request, a lost reply or a death at either call: one effect, or two for a death before the record."""
+    charge, ran = calling("paid")
+    boundary = Boundary()
+    boundary.at(call, fault)
+    claims = replace(registry_of(bench), table=boundary.around(bench.stores).claims)
+    with calling_by(Calls(claims, LEASE)):
+        if fault in (Fault.DEATH_BEFORE, Fault.DEATH_AFTER):
+            with pytest.raises(Died):
+                charge("A-1")
+        else:
+            assert charge("A-1") == "paid"
+    bench.clock.advance(AFTER_CLAIM)
+    assert charge("A-1") == "paid"
+    assert len(ran) == (2 if (call, fault) == (2, Fault.DEATH_BEFORE) else 1)
 
 
 def test_no_handler_and_no_list_takes_a_call_for_a_message(bench: Workbench) -> None:
