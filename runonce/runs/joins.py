@@ -11,18 +11,27 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from runonce.errors import ConflictError, RunonceError
 from runonce.runs.rows import JobRow, Outcome, RunRow, run_key
 from runonce.runs.table import change_job, find_run
-from runonce.stores.columns import LONGEST_COLUMN, compact, to_text, units
+from runonce.stores.columns import (
+    LONGEST_COLUMN,
+    UNREADABLE,
+    compact,
+    instant,
+    to_text,
+    typed,
+    units,
+    unreadable,
+)
 from runonce.stores.protocols import Delete, Insert, Replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from runonce.execution.registry import Registry
     from runonce.stores.protocols import Row
@@ -96,14 +105,14 @@ def follow(registry: Registry, joined: Joined, job: JobRow) -> None:
     until = registry.clock.elapsed() + LONGEST
     for at, params in job.joins:
         try:
-            found = find_run(registry, job.name, datetime.fromisoformat(at), params)
+            found = find_run(registry, job.name, instant(at), params)
             if found is not None:
                 run = found[0]
                 if run.outcome is not Outcome.SUCCEEDED or _waits(registry, joined, run, until):
                     continue  # it is replayed, or some are not done
                 joined.join(run)
             change_job(registry, job.name, lambda row, _, one=(at, params): _without(row, one))  # type: ignore[misc]
-        except RunonceError as error:
+        except (RunonceError, ValueError, OverflowError) as error:  # or a column that was edited
             log.warning(
                 "job %s: what follows on the messages of %s waits for the next tick: %s", job.name, at, error
             )
@@ -118,8 +127,11 @@ def _waits(registry: Registry, joined: Joined, run: RunRow, until: float) -> boo
     prefix = _prefix(run)
     waits = False
     for row in list(registry.table.scan(registry.namespace, prefix, prefix[:-1] + ";")):
-        listed: dict[str, list[str]] = json.loads(str(row.values["members"]))
-        left = {name: list(joined.not_done(name, members, until)) for name, members in listed.items()}
+        try:
+            listed = typed(json.loads(str(row.values["members"])), Mapping[str, tuple[str, ...]])
+        except UNREADABLE as error:
+            raise unreadable(row, error) from error
+        left = {name: tuple(joined.not_done(name, members, until)) for name, members in listed.items()}
         left = {name: members for name, members in left.items() if members}
         waits |= bool(left)
         if left != listed:

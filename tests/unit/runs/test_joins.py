@@ -23,6 +23,7 @@ from runonce.runs.recovery import recover
 from runonce.runs.rows import JobRow, RunRow
 from runonce.runs.run import MAX_ENTRIES
 from runonce.stores.columns import column_problem, encode
+from runonce.stores.protocols import Replace
 from runonce.testing import Complete, Workbench
 from runonce.testing.faults import Boundary, Fault
 from runonce.transports.protocols import Delivery
@@ -239,6 +240,36 @@ def test_a_run_that_sends_nothing_is_followed_by_nothing() -> None:
     world = World(lambda *_: None)
     world.run()
     assert (world.tick(), job_row(world.bench, world.job).joins) == ([], ())
+
+
+def _edited(world: World, first: str, last: str, change: dict[str, str]) -> dict[str, Any]:
+    """Edit the one row of a range, as a person might; its columns before."""
+    table = world.bench.stores.runs
+    (row,) = table.scan("test", first, last)
+    table.commit("test", [Replace(row.key, {**row.values, **change}, row.etag)])
+    return dict(row.values)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "change"),
+    [
+        ("join:", "join;", {"members": "{"}),
+        ("join:", "join;", {"members": '{"charge": 7}'}),
+        ("job:nightly", "job:nightly;", {"joins": '[["soon", ""]]'}),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_waits(
+    first: str, last: str, change: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A list, or an instant on the job's row, that was edited is told at each tick; mended it is followed."""
+    world = World(fan_out)
+    world.run()
+    world.handle(0, 1, 2, 3)
+    before = _edited(world, first, last, change)
+    assert world.tick() == []
+    assert "job nightly: what follows on the messages of" in caplog.text
+    _edited(world, first, last, before)
+    assert world.tick() == [EXPECTED]
 
 
 def test_what_it_costs() -> None:
