@@ -37,7 +37,7 @@ from runonce.runs.rows import (
 )
 from runonce.runs.table import find_run, read_job, record_beside, write
 from runonce.runs.troubles import missing, troubled
-from runonce.runs.versions import left_behind, of_this_version, together
+from runonce.runs.versions import left_behind, of_this_version, together, without_long_gone
 from runonce.stores.columns import to_text
 from runonce.stores.protocols import MAX_TRANSACTION, Insert, Write
 
@@ -121,11 +121,12 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
             )  # it was carried out, its reply was lost
         planned = plan(job, row, None if previous is None else previous[0], fire_time, who)
         marked, missed = missing(row, planned.job, planned.skipped, server_now - grace, who.now)
+        marked, left = _left(job, before, marked, planned, (server_now - grace, who.now))
         row, moved = spilled(marked)
         planned = replace(planned, job=row)
         taken_over, news = _taken_over(previous), (before, planned, missed)
         writes = _claim_writes(planned, etag, None if previous is None else previous[1].etag)
-        skipped = together(planned.skipped, left_behind(job, before, row, server_now - grace, who.now))
+        skipped = together(planned.skipped, left)
         if skipped is not None:
             beside_it = partial(record_beside, registry, skipped)
             writes.append(read(beside_it) if beside else write(skipped, None))
@@ -149,6 +150,16 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
         f"Job {job.name}, fire time {fire_time}: its rows changed {TRIES} times while being claimed; "
         f"it stays due and the next recovery tick tries again."
     )
+
+
+def _left(
+    job: ScheduledJob, before: JobRow, row: JobRow, planned: Plan, instants: tuple[datetime, datetime]
+) -> tuple[JobRow, RunRow | None]:
+    """The row, and the record of what other versions of the schedule left: the one before it, or those long gone."""
+    left = left_behind(job, before, row, *instants)
+    if left is not None or planned.refused is not None:
+        return row, left
+    return without_long_gone(job, row, *instants)
 
 
 def _claim_writes(planned: Plan, job_etag: str | None, run_etag: str | None) -> list[Write]:

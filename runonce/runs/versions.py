@@ -87,6 +87,13 @@ def without_gone(
     return replace(row, marks=marks), together(*records)
 
 
+def without_long_gone(
+    job: ScheduledJob, row: JobRow, until: datetime, now: datetime
+) -> tuple[JobRow, RunRow | None]:
+    """The same for a claim, once recovery has had as long again: it may find the job at work each time it looks."""
+    return without_gone(job, row, until - GONE, now)
+
+
 def _has_waited(row: JobRow, text: str, mark: Mark, since: datetime) -> bool:
     """Whether a version has a fire time that nobody has accounted for since then, nor was kept from it by a run."""
     schedule = parsed(text)

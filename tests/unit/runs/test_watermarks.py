@@ -258,6 +258,32 @@ def test_what_a_version_left_that_has_no_host_any_more_is_on_record() -> None:
     assert job_row(bench, old).marks == {}
 
 
+def test_it_is_on_record_too_where_recovery_finds_the_job_at_work_each_time() -> None:
+    """Of a job whose runs follow each other without a pause, a claim says what a version without a host left."""
+    old, new = job("0 0 * * * *"), job("0 30 * * * *")
+    bench = bench_at(old, at(2, 10))
+    other = replica(bench, new)
+    recover(bench.dispatcher)
+    recover(other)
+    later(bench, at(4, 30))
+    other.tick(new)
+    assert "from 2026-01-01T03:00:00Z to 2026-01-01T04:00:00Z" in run_row(bench, old, at(4)).reason
+    assert job_row(bench, old).marks == {}
+
+
+def test_a_claim_takes_no_version_for_gone_that_may_still_come() -> None:
+    """The other version's fire time is minutes ago: its own host finds it, and a claim leaves its mark alone."""
+    old, new = job("0 25 * * * *"), job("0 30 * * * *")
+    bench = bench_at(old, at(2, 26))
+    other = replica(bench, new)
+    recover(bench.dispatcher)
+    recover(other)
+    bench.run(old, at(2, 25))
+    later(bench, at(3, 30))
+    other.tick(new)
+    assert list(job_row(bench, old).marks) == [schedule_text(old)]
+
+
 def test_a_version_that_a_run_kept_waiting_is_not_gone() -> None:
     """A run of hours ends, and the other version's tick comes first: what came under it waits for its own host."""
     old, new = job("0 0 * * * *"), job("0 30 5 * * *")
