@@ -116,6 +116,10 @@ def narrow(message: Message) -> None:
     time.sleep(0.2)
     at_work.remove(message.message_id)
 
+@handler(queue="functions-batch-{unique}", key="id", batch=50)
+def take_many(messages: list[Message]) -> None:
+    messages[0].log.info("%d at a time", len(messages))
+
 @handler(queue="functions-async-{unique}", key="id")
 async def take_async(message: Message) -> None:
     message.log.info("taken too")
@@ -183,6 +187,7 @@ def test_every_job_handler_and_internal_function_is_indexed(
         "narrow",
         "take",
         "take_async",
+        "take_many",
         "note",
         "runonce_purge",
         "runonce_recovery",
@@ -352,6 +357,13 @@ def test_an_async_handler_takes_messages(host: FunctionsHost) -> None:
     done = host.invoke("take_async", queue('{"id": 1}'))
     assert done.success
     assert done.said("taken too")
+
+
+def test_a_handler_of_batches_takes_one_message_at_a_time(host: FunctionsHost) -> None:
+    """A trigger gives one message to a call, which is a list of one."""
+    done = host.invoke("take_many", queue('{"id": 1}'))
+    assert done.success, done.exception
+    assert done.said("1 at a time")
 
 
 def test_a_message_that_cannot_be_handled_is_put_aside_at_once(
