@@ -37,7 +37,7 @@ JOB_MUTANTS: dict[str, tuple[Change, ...]] = {
         (claim, "claim", "if not unknown and (refused := admit(", "if False and (refused := admit("),
     ),
     "release without a look at the holder": (
-        (Lease, "release", 'self._lost is None and self._trusted_until == float("-inf")', "False"),
+        (Lease, "release", "self._lost is None and self._trusted_until == -inf", "False"),
         (Lease, "release", "or self._lost is not None", "or False"),
         (
             MemoryLeases,
