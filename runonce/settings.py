@@ -107,9 +107,9 @@ class StorageConnection(SignIn):
     @property
     def is_local(self) -> bool:
         """Whether this is an emulator on this machine."""
-        text = emulator(self.connection_string) or self.connection_string or ""
-        hosts = [urlsplit(part.partition("=")[2]).hostname for part in text.split(";") if "://" in part]
-        hosts += [urlsplit(url).hostname for url in self.endpoints.values()]
+        fields = _fields(emulator(self.connection_string) or self.connection_string or "")
+        given = [fields.get(f"{service}endpoint", "") for service in SERVICES]
+        hosts = [urlsplit(url).hostname for url in (*given, *self.endpoints.values()) if url]
         return bool(hosts) and all(h in ("127.0.0.1", "localhost", "::1") for h in hosts)
 
 

@@ -161,6 +161,7 @@ def test_an_account_name_gives_all_endpoints() -> None:
         ("UseDevelopmentStorage=true", True),
         ("usedevelopmentstorage = TRUE;", True),
         (f"AccountName=a;AccountKey={KEY};BlobEndpoint=http://127.0.0.1:10000/a;", True),
+        (f"AccountName=a;AccountKey={KEY};EndpointSuffix=b://[", False),
         (
             f"AccountName=a;AccountKey={KEY};BlobEndpoint=http://localhost:1/a;QueueEndpoint=http://localhost:2/a",
             True,
