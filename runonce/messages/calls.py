@@ -195,7 +195,7 @@ class Calls:
             if error is None:
                 claim.done(returned=text)
             elif isinstance(error, PermanentError):
-                claim.fail(shortened(str(error)), told(error))
+                claim.fail(shortened(brief(error)), told(error))
             else:
                 claim.release(None, shortened(brief(error)), failed=True, error=told(error))
         except (LeaseLost, Fenced) as lost:

@@ -30,7 +30,7 @@ JOBS = '''
 import time
 from pathlib import Path
 
-from runonce import Message, PermanentError, Run, handler, scheduled
+from runonce import Message, PermanentError, Run, every, handler, scheduled
 
 
 @scheduled("0 0 3 * * *", time_zone="Europe/Istanbul", retries=3, retry_delay=0.01)
@@ -47,6 +47,11 @@ def nightly_report(run: Run) -> None:
 @scheduled("0 * * * * *")
 def exchange_rates(run: Run) -> None:
     """Is due each minute."""
+
+
+@every("30s")
+def refresh_prices() -> None:
+    """Fetch the prices."""
 
 
 @handler(queue="QUEUE", key="invoice_id")
