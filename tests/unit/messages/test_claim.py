@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,8 @@ from runonce.errors import (
     StoreUnavailableError,
 )
 from runonce.messages.claim import Delivered, MessageClaim, Settled, claim_message
-from runonce.messages.rows import MessageRow, State
+from runonce.messages.rows import MessageRow, State, effect_key, place
+from runonce.stores.protocols import Delete
 from runonce.testing import Workbench
 from runonce.testing.faults import Boundary, Fault, PassingClock
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
@@ -544,3 +546,112 @@ def test_a_delivery_that_ends_a_message_says_so_with_its_row() -> None:
     again = world.claim(redelivered=True)
     assert isinstance(again, Settled)
     assert (again.row, again.written) == (world.row, False)
+
+
+# -- what is written, column by column ---------------------------------------------------------------------------
+
+
+def test_a_released_message_says_when_and_why(world: World) -> None:
+    """Its row has the end of the attempt, from when it may come again, and a failure more only if it was one."""
+    claim = world.claimed()
+    before, now = claim.row, world.clock.now()
+    claim.release(now, "no luck", failed=True, error="ValueError: no")
+    assert world.row == replace(
+        before,
+        state=State.RELEASED,
+        write_id=world.row.write_id,
+        finished_at=now,
+        retry_at=now,
+        reason="no luck",
+        error="ValueError: no",
+        failures=1,
+    )
+    again = world.claimed(redelivered=True)
+    again.release(None, "the host stops", failed=False)
+    assert (world.row.failures, world.row.error, world.row.retry_at) == (1, "", None)
+
+
+def test_a_failed_message_says_when_why_and_as_what(world: World) -> None:
+    """It is kept without end; its dead letter's name is on the row where it is not that of its state."""
+    claim = world.claimed()
+    before, now = claim.row, world.clock.now()
+    claim.fail("no customer", "ValueError: no", "NoCustomer")
+    ended = {"state": State.FAILED, "write_id": world.row.write_id, "finished_at": now, "failures": 1}
+    assert world.row == replace(
+        before, **ended, reason="no customer", error="ValueError: no", dead_as="NoCustomer"
+    )
+    other = World()
+    other.claimed().fail("no customer")
+    assert (other.row.error, other.row.dead_as) == ("", "")
+
+
+def test_a_held_message_is_unknown_with_its_reason(world: World) -> None:
+    """Nothing else of its row changes."""
+    claim = world.claimed()
+    before = claim.row
+    claim.hold("nobody knows")
+    assert world.row == replace(
+        before, state=State.UNKNOWN, write_id=world.row.write_id, reason="nobody knows"
+    )
+
+
+def test_a_checkpoint_is_kept_with_its_follow_ups(world: World) -> None:
+    """They are on the row until they are sent, and leave it with its next write."""
+    claim = world.claimed()
+    outbox = ({"to": "q", "id": "x", "body": "{}"},)
+    claim.save("3", {"lines": 3}, outbox=outbox, follow_ups=1)
+    row = world.row
+    assert (row.checkpoint, row.progress, row.outbox, row.follow_ups) == ("3", {"lines": 3}, outbox, 1)
+    claim.sent()
+    assert claim.row.outbox == ()
+    claim.beat()
+    assert world.row == replace(row, outbox=(), write_id=world.row.write_id)
+    claim.save("4", {"lines": 4})
+    assert (world.row.outbox, world.row.follow_ups) == ((), 0)
+
+
+def test_only_progress_leaves_deaths_behind(world: World) -> None:
+    """A checkpoint that says nothing new does not, or a message that kills its hosts would be tried for ever."""
+    paused, heir = world.taken_over()
+    assert (heir.row.abandoned, heir.row.survived) == (1, 0)
+    heir.save(paused.row.checkpoint, {})
+    assert world.row.survived == 0
+    heir.save("1", {})
+    assert world.row.survived == 1
+
+
+def test_a_row_that_a_handler_commits_says_whose_it_is(world: World) -> None:
+    """Its own columns, its name and the message's key."""
+    claim = world.claimed()
+    claim.done(effects={"invoice": {"total": 7}})
+    at = place(world.bench.settings.namespace, world.one.entity, world.one.name, KEY)
+    read = world.bench.stores.claims.get(at[0], effect_key(at[1], "invoice"))
+    assert read is not None
+    assert read.values == {"name": "invoice", "key": KEY, "total": 7}
+
+
+def test_a_lost_claim_says_whose_the_message_is(world: World) -> None:
+    """The write that is refused names both tokens; whatever follows says who has the message now."""
+    paused, heir = world.taken_over()
+    with pytest.raises(Fenced) as fenced:
+        paused.done()
+    assert str(fenced.value) == (
+        "Handler send_invoice, message m-1: token 1 is older than what heir with token 2 holds; the write was refused."
+    )
+    with pytest.raises(LeaseLost) as lost:
+        paused.check()
+    assert str(lost.value) == "Handler send_invoice, message m-1 is heir with token 2's now."
+    delete = Delete(raw_row(world.bench, world.one).key, raw_row(world.bench, world.one).etag)  # type: ignore[union-attr]
+    at = place(world.bench.settings.namespace, world.one.entity, world.one.name, KEY)
+    world.bench.stores.claims.commit(at[0], [delete])
+    with pytest.raises(Fenced, match="older than what nobody holds"):
+        heir.done()
+
+
+def test_a_claim_that_is_let_go_or_late_says_so(world: World) -> None:
+    """It names the handler and the message."""
+    claim = world.claimed()
+    claim.let_go()
+    with pytest.raises(LeaseLost) as lost:
+        claim.check()
+    assert str(lost.value) == "Handler send_invoice, message m-1: its claim could not be kept alive."
