@@ -172,7 +172,7 @@ class Schedule:
         if not self.is_interval:
             walk = _walk(self.expression)
             for piece in self._pieces(walk, instant - SECOND, instant):
-                if piece.moved == instant and piece.moved_from is not None:
+                if piece.moved_from is not None:
                     arrival = instant + piece.offset
                     reading = _reading(piece.moved_from, unlike=arrival)
                     verb = "also stands for" if walk.at_or_after(arrival) == arrival else "moved from"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -271,3 +273,38 @@ def test_an_early_tick_snaps_to_a_moved_fire_time() -> None:
     """The tick a moment before clocks go forward belongs to the run moved to after the gap."""
     schedule = Schedule.parse("0 30 2 * * *", NEW_YORK)
     assert schedule.snap(utc("2025-03-09 06:59:59.998")) == utc("2025-03-09 07:00")
+
+
+def test_seconds_count_in_every_step() -> None:
+    """The next minute, the next hour and the next day begin at the schedule's own first second, and end at its last."""
+    schedule = Schedule.parse("15,30 10,20 3,5 * * *")
+    times = [
+        f"2025-01-0{day} 0{hour}:{minute}:{second}"
+        for day in (1, 2)
+        for hour in (3, 5)
+        for minute in (10, 20)
+        for second in (15, 30)
+    ]
+    for earlier, later in pairwise(map(utc, times)):
+        assert schedule.next(earlier) == later
+        assert schedule.previous(later - timedelta(seconds=1)) == earlier
+
+
+def test_an_interval_that_is_not_due_when_clocks_go_forward_gains_nothing() -> None:
+    """What stands every twenty minutes goes on every twenty minutes, also where the hour's readings are left out."""
+    schedule = Schedule.parse("0 5/20 * * * *", "America/New_York")
+    found = list(schedule.fire_times(utc("2025-03-09 06:00"), utc("2025-03-09 08:00")))
+    assert found == [utc(f"2025-03-09 0{hour}:{minute}") for hour in (6, 7) for minute in ("05", "25", "45")]
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows has no zone of a process's own")
+def test_what_clock_changes_did_is_told_on_any_machine(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """The schedule's zone counts, and not that of the machine that says it."""
+    request.addfinalizer(time.tzset)
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    schedule = Schedule.parse("0 30 1 * * *", "America/New_York")
+    assert schedule.oddity(utc("2025-11-02 05:30")) == "clocks went back: first of two 01:30s"
+    assert schedule.oddity(utc("2025-11-03 06:30")) is None
