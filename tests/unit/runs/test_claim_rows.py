@@ -135,6 +135,13 @@ def test_a_takeover_says_for_how_long_nobody_gave_a_sign_of_life(world: World) -
     assert world.claimed(by="request").taken_over is None
 
 
+@pytest.mark.parametrize(("known", "since"), [(60, at(2, 50)), (5, at(2, 55))])
+def test_a_schedule_is_accounted_for_since_a_host_knew_it(world: World, known: int, since: datetime) -> None:
+    """By storage's clock, and no longer ago than a fire time may wait for its tick."""
+    world.claimed(age=timedelta(minutes=known), grace=timedelta(minutes=10))
+    assert world.rows[0].since == since + timedelta(seconds=1)
+
+
 # -- saving and finishing --------------------------------------------------------------------------------------
 
 
