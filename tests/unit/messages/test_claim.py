@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -527,6 +528,15 @@ def test_a_takeover_whose_reply_was_lost_is_written_with_as_any_other(world: Wor
     world.boundary.calls.clear()
     heir.done()
     assert world.boundary.calls == ["commit"]
+
+
+def test_a_claim_knows_when_its_message_expires(world: World) -> None:
+    """As the delivery says, for then nobody need keep the claim any longer."""
+    until = world.clock.now() + timedelta(days=7)
+    delivered = Delivered(KEY, "m-1", "f", redelivered=False, reschedules=0, expires_at=until)
+    own = ownership(world.bench, host="test", stores=world.bench.stores)
+    assert isinstance(claim_message(own, world.one, delivered, LEASE), MessageClaim)
+    assert world.row.expires_at == until
 
 
 def test_each_claim_is_a_write_of_its_own(world: World) -> None:

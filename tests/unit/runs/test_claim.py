@@ -118,6 +118,26 @@ def test_a_finished_fire_time_takes_a_read(world: World) -> None:
     assert world.boundary.calls == ["get"]
 
 
+def test_by_hand_a_finished_fire_time_takes_two_reads_and_a_write(world: World) -> None:
+    """A person is told how it ended, which the run's own row says; the job's row is put in order."""
+    world.claim().finish(Outcome.SUCCEEDED)
+    world.boundary.calls.clear()
+    assert isinstance(claim(world.registry, nightly, T, world.lease(), by="hand"), Refused)
+    assert world.boundary.calls == ["get", "get", "commit"]
+
+
+def test_a_record_of_what_was_missed_costs_no_call(world: World) -> None:
+    """It is written with the claim; whether something is in its place is looked at when that is refused."""
+    world.claim().finish(Outcome.SUCCEEDED)
+    world.clock.advance(48 * 3600)
+    world.boundary.calls.clear()
+    assert isinstance(claim(world.registry, nightly, at(3, day=3), world.lease(), by="timer"), Claim)
+    assert world.boundary.calls == ["get", "commit"]
+    skipped = read_run(world.honest, "nightly", at(3, day=2))
+    assert skipped is not None
+    assert skipped[0].outcome is Outcome.SKIPPED
+
+
 def test_a_claim_whose_reply_was_lost_is_recognised(world: World) -> None:
     """The rows are read back: the claim is ours, and the token rose once."""
     world.boundary.next("commit", Fault.LOST_REPLY)
