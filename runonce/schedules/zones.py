@@ -73,7 +73,7 @@ def _suggestion(name: object) -> str:
     # Zones with a number are left out: for "UTC+3" the nearest name is "Etc/GMT+3", which is three hours
     # behind UTC and not ahead of it.
     known = {zone.lower(): zone for zone in names() if "/" in zone and not re.search("[0-9]", zone)}
-    close = difflib.get_close_matches(asked, known, n=1, cutoff=0.75)
+    close = difflib.get_close_matches(asked, known, cutoff=0.75)
     if close:
         return f'Did you mean "{known[close[0]]}"?'
     return 'Use an IANA name such as "Europe/Istanbul" or "UTC".'

@@ -620,6 +620,25 @@ def test_a_checkpoint_is_kept_with_its_follow_ups(world: World) -> None:
     assert (world.row.outbox, world.row.follow_ups) == ((), 0)
 
 
+def test_results_of_steps_stay_until_others_are_given(world: World) -> None:
+    """A checkpoint without any leaves them as they are."""
+    claim = world.claimed()
+    claim.save("1", {}, steps={"charge": 7})
+    claim.save("2", {})
+    assert world.row.steps == {"charge": 7}
+    claim.save("2", {}, steps={})
+    assert world.row.steps == {}
+
+
+def test_what_a_handler_returned_is_on_its_row(world: World) -> None:
+    """Nothing where it returned nothing that is kept."""
+    world.claimed().done(returned='{"paid":true}')
+    assert world.row.returned == '{"paid":true}'
+    other = World()
+    other.claimed().done()
+    assert other.row.returned == ""
+
+
 def test_only_progress_leaves_deaths_behind(world: World) -> None:
     """A checkpoint that says nothing new does not, or a message that kills its hosts would be tried for ever."""
     paused, heir = world.taken_over()

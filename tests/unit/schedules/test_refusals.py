@@ -43,6 +43,12 @@ SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY = KINDS
             "Use a step within that, or name the values one by one.",
         ),
         ("0 0 3 * * 7", ": its day-of-week '7' counts the days from 0 to 6", "Use 0 for Sunday."),
+        ("0 0 3 1-40 * *", ": its day-of-month '1-40' is out of range", "Use a number from 1 to 31."),
+        (
+            "0 0 3 */31 * *",
+            ": its day-of-month '*/31' has a step that is not a number from 1 to 30",
+            "Use a step within that, or name the values one by one.",
+        ),
         ("0 0 3 0 * *", ": its day-of-month '0' is out of range", "Use a number from 1 to 31."),
         (
             "0 0 3 ? * *",
@@ -97,6 +103,7 @@ def test_names_are_read_by_their_beginning_in_any_case() -> None:
         (range(0, 24, 5), "*/5"),
         ((1, 6, 11), "1-11/5"),
         ((0, 5), "0,5"),
+        ((0, 2, 4), "0-4/2"),
         ((0, 12), "0,12"),
         ((1, 2), "1,2"),
         ((1, 2, 3), "1-3"),
@@ -117,4 +124,5 @@ def test_a_step_that_goes_on_at_the_end_of_a_field_is_the_whole_of_it() -> None:
     """`*/15` is one that begins at the field's first value and leaves no room for another."""
     assert compact((1, 16, 31), DAY) == "*/15"
     assert compact((0, 15, 30, 45), MINUTE) == "*/15"
+    assert compact((1, 11, 21), DAY) == "1-21/10"
     assert compact((1, 7), MONTH) == "1,7"

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from runonce.errors import ScheduleError
 from runonce.schedules import zones
 from runonce.schedules.host_ticks import compare
 from runonce.schedules.misfire import missed
@@ -117,3 +118,49 @@ def test_next_answers_or_refuses_at_the_calendars_ends(tmp_path: Path, after: st
         ended = invoke(cli.context(), "next", "a", "--after", after, *more)
     assert ended.exit_code in (0, 2), ended.output
     assert isinstance(ended.exception, SystemExit | None)
+
+
+def refused(name: object) -> str:
+    with pytest.raises(ScheduleError) as caught:
+        zones.check(name)
+    return str(caught.value)
+
+
+def test_without_zones_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UTC needs none."""
+    monkeypatch.setattr(zones, "names", frozenset)
+    zones.check("UTC")
+    assert refused("Europe/Istanbul") == (
+        "time zone 'Europe/Istanbul' cannot be looked up, for the package tzdata is not installed. Install it "
+        "(`pip install tzdata`); runonce reads no other zone data, so that all hosts agree."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("Nowhere", 'Use an IANA name such as "Europe/Istanbul" or "UTC".'),
+        ("Etc/GMT+33", 'Did you mean "Etc/GMT"?'),
+        ("europe/istanbul", 'Did you mean "Europe/Istanbul"?'),
+        ("Europe/Istambul", 'Did you mean "Europe/Istanbul"?'),
+        ("Turkey  Standard Time", 'That is its name on Windows; use the IANA name "Europe/Istanbul".'),
+    ],
+)
+def test_an_unknown_zone_is_told_with_the_likeliest_one(name: str, remedy: str) -> None:
+    """One that is an hour's number away is never offered: its sign is the other way round."""
+    assert refused(name) == f"time zone {name!r} is not known. {remedy}"
+
+
+def test_time_is_cut_where_clocks_change_and_nowhere_else() -> None:
+    """A stretch that begins with a change is of the offset after it alone; one of no length is none."""
+    change, day = datetime(2025, 3, 9, 7), timedelta(days=1)  # noqa: DTZ001 - naive UTC, as zones has it
+    winter, summer = timedelta(hours=-5), timedelta(hours=-4)
+    york = "America/New_York"
+    whole = zones.Span(change, change + day, summer, summer)
+    assert list(zones.spans(york, change, change + day)) == [whole]
+    assert list(zones.spans(york, change - day, change)) == [zones.Span(change - day, change, winter, winter)]
+    assert list(zones.spans(york, change - day, change + day)) == [
+        zones.Span(change - day, change, winter, winter),
+        zones.Span(change, change + day, winter, summer),
+    ]
+    assert list(zones.spans(york, change, change)) == []
