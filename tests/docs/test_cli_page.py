@@ -17,6 +17,7 @@ import typer.main
 from runonce.cli import app
 from runonce.cli.exits import HELP, Exit
 from tests.support.pages import ROOT, blocks, read
+from tests.support.warm import run_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,15 +192,7 @@ class Line:
 
     def run(self, *arguments: str) -> str:
         """What a command prints; whatever its exit code, it has to print something."""
-        done = subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        done = run_python(["-m", "runonce", *arguments], self.folder, self.environ)
         assert done.stdout, f"{arguments}: {done.stderr}"
         return done.stdout
 
@@ -212,7 +205,10 @@ class Line:
         hold, began = self.folder / "hold", self.folder / "began"
         hold.touch()
         process = subprocess.Popen(
-            self.command(*arguments), cwd=self.folder, env=self.environ, stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "runonce", *arguments],
+            cwd=self.folder,
+            env=self.environ,
+            stdout=subprocess.DEVNULL,
         )
         try:
             while not began.exists():
@@ -222,10 +218,6 @@ class Line:
         finally:
             hold.unlink()
             assert process.wait(60) == 0
-
-    @staticmethod
-    def command(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "runonce", *arguments]
 
 
 def scenario(line: Line) -> dict[str, list[Any]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.pages import PAGES, ROOT, Block, blocks
+from tests.support.warm import run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,15 +60,7 @@ class Project:
 
     def run(self, *arguments: str) -> str:
         """What `python ARGUMENTS` prints in the folder; it has to end with 0."""
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        done = run_python([*arguments], self.folder, self.environ)
         assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
