@@ -279,3 +279,26 @@ def test_names_that_only_look_alike_run(folder: Path) -> None:
         three='@handler(queue="bills-poison")\ndef third(m): ...',
     )
     assert sorted(discover(folder).handlers) == ["first", "first_retry", "third"]
+
+
+def test_what_each_host_does_by_itself_is_found(folder: Path, tmp_path: Path) -> None:
+    """`@every` is listed with its interval, has a name of its own among the jobs, and is none that could be run."""
+    every = "from runonce import every\n@every('5m')\ndef refresh():\n    'Fetch the prices.'\n"
+    write(folder, prices=every, clash="refresh = make('refresh')")
+    found = discover(folder)
+    assert (list(found.jobs), [str(error).partition(":")[0] for error in found.broken]) == (
+        ["refresh"],
+        ["prices.py"],
+    )
+    (folder / "clash.py").unlink()
+    found = discover(folder)
+    assert (list(found.every), found.jobs, found.broken) == (["refresh"], {}, [])
+    with pytest.raises(UnknownJobError, match="'refresh' is not a job: each host does it by itself"):
+        found.job("refresh")
+    (tmp_path / "other").mkdir()
+    cli = CommandLine(tmp_path / "other")
+    listed = cli.json("list", f"--jobs={folder}")
+    assert listed["every"] == [{"name": "refresh", "summary": "Fetch the prices.", "seconds": 300}]
+    shown = cli("list", f"--jobs={folder}").stdout
+    assert "300 s" in shown
+    assert "Fetch the prices." in shown
