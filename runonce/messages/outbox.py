@@ -62,14 +62,15 @@ def saver(sender: Sender, handler: Handler, delivery: Delivery, of: Callable[[],
     """
 
     def send(rights: Rights) -> None:
-        trouble, count = send_kept(sender, handler, delivery, rights.claim.row), len(rights.claim.row.outbox)
+        row = rights.claim.row  # a sign of life may read another one meanwhile
+        trouble = send_kept(sender, handler, delivery, row)
         if isinstance(trouble, DeadLetter):
             raise BadMessageError(trouble.reason, trouble.description)
         if trouble is not None:
             cause = FollowUpsWait(f"{trouble.reason}; it goes on from its last checkpoint")
             rights.stop.set(cause)
             raise cause
-        rights.sent(count)
+        rights.sent(row.outbox)
 
     def save(checkpoint: str, progress: Mapping[str, int], steps: Mapping[str, Any], _: object) -> None:
         rights = of()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runonce.errors import NotKeptError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from runonce.execution.blobs import Blobs
     from runonce.execution.checkpoint import Checkpoint
@@ -51,10 +51,14 @@ class Rights:
             self.outbox.append(follow_up(self.claim.row, self.follow_ups, handler, body, key))
             self.follow_ups += 1
 
-    def sent(self, count: int) -> None:
-        """The first so many, which the claim's row has, are known to be sent."""
+    def sent(self, items: Iterable[Mapping[str, Any]]) -> None:
+        """These, which the claim's row has, are known to be sent.
+
+        By their ids: a row that was read back may have again what was sent, and has left the outbox, before.
+        """
+        ids = {item["id"] for item in items}
         with self.lock:
-            del self.outbox[:count]
+            self.outbox[:] = [item for item in self.outbox if item["id"] not in ids]
         self.claim.sent()
 
     def noted(self) -> tuple[list[Mapping[str, Any]], int]:

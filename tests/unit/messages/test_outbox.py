@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.messages import AFTER_CLAIM, begun, delivery, handling, host_of, row_of, silence
 
-from runonce.errors import PermanentError, TransportError, TransportRefusedError
+from runonce.errors import PermanentError, StoreUnavailableError, TransportError, TransportRefusedError
+from runonce.messages.claim import MessageClaim
 from runonce.messages.rows import State
 from runonce.testing import Complete, DeadLetter, MemorySender, Reschedule, Workbench
-from runonce.testing.faults import PassingClock
+from runonce.testing.faults import Boundary, Fault, PassingClock
 from runonce.transports.protocols import Delivery
 
 if TYPE_CHECKING:
@@ -95,6 +97,32 @@ def test_what_was_sent_leaves_the_row_before_more_is_added(bench: Workbench) -> 
     assert worked == [1, 2, 3]
     assert sorted(set(broker.mails)) == ["0", "1", "2", "3"]
     assert len({sent.message_id for sent in broker.sent}) == 4
+
+
+def test_a_sign_of_life_without_an_answer_takes_no_later_follow_up_for_sent(bench: Workbench) -> None:
+    """Made before the first one was sent, it puts that on the row again: the second one is sent all the same."""
+    boundary, claims = Boundary(), list[MessageClaim]()
+
+    class Slow(Broker):
+        def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
+            if not self.tries:
+                boundary.next("commit", Fault.LOST_REPLY)
+                with suppress(StoreUnavailableError):
+                    claims[0].beat()
+            super().send(entity, messages)
+
+    def body(message: Message) -> None:
+        claims.append(message._own().claim)
+        for number in range(2):
+            message.enqueue(MAIL, {"id": str(number)})
+            message.checkpoint.save(number)
+            claims[0].beat()
+
+    one, broker = handling(body), Slow()
+    host = host_of(bench, stores=boundary.around(bench.stores), sender=broker)
+    assert host.deliver(one, delivery()) == Complete()
+    assert sorted(set(broker.mails)) == ["0", "1"]
+    assert len({sent.message_id for sent in broker.sent}) == 2
 
 
 @pytest.mark.parametrize("away", [1, 3, 8])
