@@ -142,6 +142,12 @@ def test_a_schedule_is_accounted_for_since_a_host_knew_it(world: World, known: i
     assert world.rows[0].since == since + timedelta(seconds=1)
 
 
+def test_a_new_job_that_is_run_by_hand_still_owes_its_own_fire_time(world: World) -> None:
+    """Its watermark stands just before, so that a tick may still claim it, or the next one."""
+    world.claimed(by="hand")
+    assert world.rows[0].watermark == T - EARLY
+
+
 # -- saving and finishing --------------------------------------------------------------------------------------
 
 
