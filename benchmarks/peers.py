@@ -4,7 +4,7 @@
 
 Messages: a small handler with one effect (`peers/work.py`), handled by one process of the system while nothing is being
 sent. Schedules: a job each second on three replicas. kill -9: of two replicas, as if on two machines, the one that
-begins is killed two seconds into its work with all that it has started, and started again after 75 s. CPU is that of
+begins is killed two seconds into its work with all that it has started, and started again after 95 s. CPU is that of
 the processes and their children, by /proc; "server" is the same of the database or broker behind them. How each system
 is set up stands in its module in peers/. They are installed into .venvs/peers from peers.txt; one that does not install
 or start has the reason in its row. Needs requirements-dev.txt, Linux, and `redis-server` on the path for Celery.
@@ -58,7 +58,7 @@ PINS = ROOT / "benchmarks" / "peers.txt"
 WARM = 64
 """Messages before the measured ones: imports, connections."""
 REPLICAS = 3
-RESTART, PATIENCE = 75.0, 120.0
+RESTART, PATIENCE = 95.0, 140.0
 """Seconds after kill -9 at which the killed one is started again, and within which its work must have gone on."""
 SLICE = 6.0
 """Seconds of a job each second that are measured at a time."""

@@ -29,11 +29,11 @@ def test_what_became_of_the_killed_is_told_from_the_effects_after_the_kill(modul
     before, again = peers.Note("begun", "a", 1, 98.0), peers.Note("begun", "a", 2, 160.4)
     other = peers.Note("begun", "b", 2, 112.0)
     told = partial(peers.fate, key="a")
-    assert told([before], at=100.0, alone=True) == "not again within 120 s"
-    assert told([before], at=100.0, alone=False) == "not again within 120 s; no fire time since"
+    assert told([before], at=100.0, alone=True) == "not again within 140 s"
+    assert told([before], at=100.0, alone=False) == "not again within 140 s; no fire time since"
     assert told([before, other, again], at=100.0, alone=False) == (
         "again after 60 s; the next fire time after 12 s"
     )
-    assert told([again, again], at=70.0, alone=True) == (
-        "again after 90 s, when it was started again, 3 times in all"
+    assert told([again, again], at=60.0, alone=True) == (
+        "again after 100 s, when it was started again, 3 times in all"
     )
