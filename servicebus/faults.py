@@ -52,6 +52,10 @@ class Fault:
             raise ValueError(f"no fault {self.kind!r}; there are {', '.join(sorted(known))}")
         if self.operation not in OPERATIONS:
             raise ValueError(f"no operation {self.operation!r}; there are {', '.join(OPERATIONS)}")
+        if not (
+            isinstance(self.entity, str | None) and isinstance(self.count, int) and isinstance(self.skip, int)
+        ):
+            raise TypeError("entity is a name, count and skip are whole numbers")
         if self.count < 1 or self.skip < 0:
             raise ValueError(f"count={self.count}, skip={self.skip}: strike at least once, skip none or some")
 

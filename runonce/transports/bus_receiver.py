@@ -178,19 +178,28 @@ class Receiver:
 
 def received_by(receiver: Receiver, native: ServiceBusReceivedMessage) -> Delivery:
     """A message of a receiver's as a delivery, which can be copied whole."""
-    number = native.sequence_number
+    number = _told(native, "sequence_number")
     original = None if number is None else partial(receiver.original, number)
     try:
         return delivery_of(native, original)
     except Exception as error:  # noqa: BLE001 - one message must not keep the others of its batch back
+        count = _told(native, "delivery_count")
         return Delivery(
             b"",
-            str(native.message_id or ""),
-            (native.delivery_count or 0) + 1,
+            str(_told(native, "message_id") or ""),
+            count + 1 if isinstance(count, int) else 1,
             sequence=str(number or ""),
             unreadable=f"of a form that cannot be read ({type(error).__name__})",
             original=original,
         )
+
+
+def _told(native: ServiceBusReceivedMessage, name: str) -> Any:
+    """What the SDK says of a message; None where it cannot."""
+    try:
+        return getattr(native, name)
+    except Exception:  # noqa: BLE001 - whatever it stumbles over in a message that is malformed
+        return None
 
 
 class ServiceBusOriginals:

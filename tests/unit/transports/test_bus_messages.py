@@ -114,3 +114,13 @@ def test_a_message_with_a_section_that_only_the_sdk_can_read_is_handled() -> Non
     one.raw = b"\x01" + one.raw
     came = received_by(one, native)
     assert (came.unreadable, came.body, dict(came.properties)) == ("", b"{}", {"at": 0x19ACD8D9780})
+
+
+@pytest.mark.parametrize(
+    "section", [b"\x00\x53\x72\x82\x3f" + bytes(7), b"\x00\x53\x70\xc0\x08\x05\x40\x40\x40\x40\xa1\x01x"]
+)
+def test_a_message_whose_own_parts_are_malformed_is_delivered_as_unreadable(section: bytes) -> None:
+    """Annotations that are no map, or a count that is no number, keep no others of a batch back."""
+    came = received_by(Seen("at", b"\x41"), ServiceBusReceivedMessage.from_bytes(section + BODY))
+    assert came.unreadable.startswith("of a form that cannot be read")
+    assert came.delivery_count == 1
