@@ -164,7 +164,7 @@ def typed(value: Any, hint: Any) -> Any:
         return {name: typed(one, inner[1]) for name, one in value.items()}
     if kind is Any or (isinstance(value, (int, float) if kind is float else kind) and kind is not tuple):
         return value
-    raise TypeError(f"{type(value).__name__} where {getattr(kind, '__name__', kind)} belongs")
+    raise TypeError(f"{type(value).__name__} where {kind.__name__} belongs")
 
 
 def valid(text: str) -> str:

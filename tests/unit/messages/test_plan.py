@@ -81,6 +81,7 @@ def test_none_to_claimed() -> None:
     assert ours(row)
     assert (row.token, row.attempt, row.lease, row.fingerprint) == (1, 1, LEASE, "print")
     assert (row.message_id, row.attempts) == ("m-2", ())
+    assert first(PLAIN, "A-17", replace(ARRIVAL, expires_at=NOW)).expires_at == NOW
     assert (row.handler, row.entity, row.key) == ("send_invoice", "invoices", "A-17")
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runonce.errors import NotKeptError, StoreError
+from runonce.execution.registry import Registry
 from runonce.messages.rows import (
     KEPT,
     LARGEST_OUTBOX,
@@ -19,11 +20,14 @@ from runonce.messages.rows import (
     closed,
     decode_message,
     effect_key,
+    of_calls,
     partition,
     place,
 )
 from runonce.stores.columns import encode, to_text
+from runonce.stores.memory import memory_stores
 from runonce.stores.protocols import Row
+from runonce.testing import ManualClock
 from runonce.transports.ids import digest
 
 NOW = datetime(2026, 1, 1, 3, 0, 0, 123456, tzinfo=UTC)
@@ -210,3 +214,9 @@ def test_follow_ups_fit_to_the_character() -> None:
         f"Handler h: its follow-up messages take {LARGEST_OUTBOX + 1} characters together, over {LARGEST_OUTBOX}; put "
         f"the data in a blob and send its name."
     )
+
+
+def test_claims_of_calls_lie_beside_those_of_messages() -> None:
+    """In a namespace of their own, and nothing else of where they are differs."""
+    claims = Registry(memory_stores(ManualClock()).claims, "shop", ManualClock(), "host-1")
+    assert of_calls(claims) == replace(claims, namespace="shop:once")

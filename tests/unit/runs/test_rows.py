@@ -284,20 +284,22 @@ def test_final_outcomes_are_those_nothing_starts_again() -> None:
         ("a", "x" * (LONGEST_COLUMN + 1)),
         ("a", "\N{PILE OF POO}" * (LONGEST_COLUMN // 2 + 1)),
     ],
-    ids=lambda value: repr(value)[:20],
+    ids=lambda value: quote(repr(value)[:20]),
 )
 def test_what_no_table_holds_is_told(name: str, value: object) -> None:
     """A column that the table would refuse, or that would overwrite the row's key, is found before it is written."""
     assert column_problem(name, value)
 
 
-@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), "x" * LONGEST_COLUMN, "", 0.5, True])
+@pytest.mark.parametrize(
+    "value", [2**63 - 1, -(2**63), "x" * LONGEST_COLUMN, "", 0.5, True], ids=lambda value: repr(value)[:20]
+)
 def test_what_a_table_holds_is_fine(value: object) -> None:
     """The largest numbers and texts a table takes are taken."""
     assert column_problem("rowkey", value) is None
 
 
-@pytest.mark.parametrize("name", ["a", "_", "_1", "Größe", "数量", "a" * 255, "x\u0301"])
+@pytest.mark.parametrize("name", ["a", "_", "_1", "Größe", "数量", "a" * 255, "x\u0301"], ids=quote)
 def test_a_name_that_azure_takes_is_fine(name: str) -> None:
     """C# identifiers of any alphabet are names of columns."""
     assert column_problem(name, 1) is None

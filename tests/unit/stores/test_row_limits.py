@@ -88,6 +88,7 @@ def test_the_newest_attempts_are_kept() -> None:
             "it is not valid Unicode: it holds half a surrogate pair, as of an emoji cut in two",
         ),
     ],
+    ids=["reserved", "a digit first", "no column's type", "whole", "long", "half", "the other half"],
 )
 def test_what_a_column_cannot_hold_is_said_with_the_remedy(name: str, value: Any, problem: str) -> None:
     """One sentence for each: what is wrong, and what to do instead."""
