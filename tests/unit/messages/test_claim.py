@@ -620,6 +620,16 @@ def test_a_checkpoint_is_kept_with_its_follow_ups(world: World) -> None:
     assert (world.row.outbox, world.row.follow_ups) == ((), 0)
 
 
+def test_a_checkpoint_whose_reply_was_lost_is_written_once(world: World) -> None:
+    """The row is read back, and found to be this write's own."""
+    claim = world.claimed()
+    world.boundary.calls.clear()
+    world.boundary.next("commit", Fault.LOST_REPLY)
+    claim.save("1", {})
+    assert world.boundary.calls == ["commit", "get"]
+    assert world.row.checkpoint == "1"
+
+
 def test_results_of_steps_stay_until_others_are_given(world: World) -> None:
     """A checkpoint without any leaves them as they are."""
     claim = world.claimed()

@@ -182,6 +182,16 @@ def test_only_progress_leaves_deaths_behind(world: World) -> None:
     assert world.rows[1].survived == 1
 
 
+def test_results_of_steps_stay_until_others_are_given(world: World) -> None:
+    """A checkpoint without any leaves them as they are."""
+    claimed = world.claimed()
+    claimed.save("1", {}, steps={"charge": 7})
+    claimed.save("2", {})
+    assert world.rows[1].steps == {"charge": 7}
+    claimed.save("2", {}, steps={})
+    assert world.rows[1].steps == {}
+
+
 def test_a_success_is_written_on_both_rows(world: World) -> None:
     """The job's row is free for the next fire time and knows how this one ended, and when."""
     claimed = world.claimed()
@@ -344,6 +354,32 @@ def test_an_older_holder_is_told_who_has_it(world: World) -> None:
     assert str(refused.value) == (
         "Job nightly, fire time 2026-01-01 03:00:00+00:00: fencing token 1 is older than 2, held on host-2; the write "
         "was refused and host-1 stops."
+    )
+
+
+def test_an_older_holder_is_told_of_a_newer_fire_time_too(world: World) -> None:
+    """The job's row has its token and its host, whatever the older run's own row says."""
+    paused = world.claimed()
+    paused._lease._trusted_until = float("inf")
+    world.clock.advance(24 * 3600)
+    elsewhere = replace(world.registry, host="host-2")
+    assert isinstance(claim(elsewhere, world.job, at(3, day=2), world.lease(), by="timer"), Claim)
+    with pytest.raises(Fenced, match="token 1 is older than 2, held on host-2; the write was refused"):
+        paused.save("1", {})
+
+
+def test_a_run_that_was_cancelled_is_told_by_whom(world: World) -> None:
+    """Where it is this run that an operator has cancelled, and not one that has taken its place."""
+    claimed = world.claimed()
+    key = run_key("nightly", T)
+    read = world.stores.runs.get("test", key)
+    assert read is not None
+    gone = replace(decode_run(read), outcome=Outcome.CANCELLED, reason="cancelled by ana")
+    world.stores.runs.commit("test", [write(gone, read.etag)])
+    with pytest.raises(Fenced) as refused:
+        claimed.save("1", {})
+    assert str(refused.value) == (
+        "Job nightly, fire time 2026-01-01 03:00:00+00:00: cancelled by ana; the write was refused."
     )
 
 
