@@ -15,6 +15,7 @@ from runonce.execution.registry import Registry
 from runonce.runs import claim as module
 from runonce.runs.claim import EARLY, Claim, claim
 from runonce.runs.definition import scheduled
+from runonce.runs.joins import FanOut
 from runonce.runs.plan import Refused
 from runonce.runs.rows import (
     Failure,
@@ -190,6 +191,25 @@ def test_results_of_steps_stay_until_others_are_given(world: World) -> None:
     assert world.rows[1].steps == {"charge": 7}
     claimed.save("2", {}, steps={})
     assert world.rows[1].steps == {}
+
+
+def listed(world: World) -> list[object]:
+    """The members of all lists of messages that others wait for."""
+    return [row.values["members"] for row in world.stores.runs.scan("test", "join:", "join;")]
+
+
+def test_messages_that_others_wait_for_are_listed_with_their_numbers(world: World) -> None:
+    """How many there have been stays on the run's row; the new ones are a row of their own, with the end's too."""
+    claimed = world.claimed()
+    claimed.save("1", {}, fan_out=FanOut({"resize": 1}, {"resize": ["m-1"]}))
+    assert world.rows[1].fanned_out == {"resize": 1}
+    assert listed(world) == ['{"resize":["m-1"]}']
+    claimed.save("2", {})
+    assert world.rows[1].fanned_out == {"resize": 1}
+    claimed.finish(Outcome.SUCCEEDED, fan_out=FanOut({"resize": 2}, {"resize": ["m-2"]}))
+    assert world.rows[1].fanned_out == {"resize": 2}
+    assert sorted(map(str, listed(world))) == ['{"resize":["m-1"]}', '{"resize":["m-2"]}']
+    assert world.rows[0].joins == (("2026-01-01T03:00:00Z", ""),)
 
 
 def test_a_success_is_written_on_both_rows(world: World) -> None:
