@@ -342,7 +342,7 @@ def test_the_oldest_that_is_due_is_next(world: World) -> None:
 def test_what_came_while_it_ran_is_known() -> None:
     """The newest of them; none where all is accounted for."""
     world = World(schedule="0 0 * * * *")
-    claimed = world.claimed()
+    claimed = world.claimed(age=timedelta(hours=1), grace=timedelta(minutes=10))
     assert claimed.passed() is None
     world.clock.advance(2 * 3600)
     assert claimed.passed() == at(5)
