@@ -89,6 +89,7 @@ class Owned(ABC, Generic[R]):
                     self._read_back()
                     if self._is_written(write_id):
                         return
+                    self._check_right()  # the answer may have taken long
                 if conflict is not None and conflict.exists:
                     raise AlreadyRecordedError(
                         self._recorded(list(inserts)[conflict.index - len(self._keys)])

@@ -19,8 +19,10 @@ from runonce.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from runonce.execution.lease import Lease
 from runonce.messages.claim import Delivered, MessageClaim, Settled, claim_message
 from runonce.messages.rows import MessageRow, State, effect_key, place
+from runonce.settings import LeaseTerms
 from runonce.stores.protocols import Delete
 from runonce.testing import Workbench
 from runonce.testing.faults import Boundary, Fault, PassingClock
@@ -187,6 +189,20 @@ def test_a_row_that_cannot_be_read_is_no_crash(world: World) -> None:
     world.bench.stores.claims.get = lambda *_: read  # type: ignore[method-assign]
     with pytest.raises(StoreError, match="cannot be read"):
         world.claim(redelivered=True)
+
+
+def test_a_lock_that_ends_while_a_write_is_read_back_is_missed_before_the_next_try(world: World) -> None:
+    """The answer to the reading comes after the lock's trust has ended: nothing more is written."""
+    claim = world.claimed()
+    lock = Lease.acquire(world.bench.stores.leases, "lock", LeaseTerms(45, 20, 5), world.clock)
+    claim.lock = lock
+    world.boundary.calls.clear()
+    world.boundary.next("commit", Fault.LOST_REQUEST)
+    world.boundary.meanwhile("get", lambda: world.clock.advance(41))
+    with pytest.raises(LeaseLost):
+        claim.save("too late", {})
+    assert world.boundary.calls == ["commit", "get"]
+    assert world.row.checkpoint == ""
 
 
 def test_a_hook_is_asked_again_after_a_lost_reply() -> None:
