@@ -10,7 +10,17 @@ import pytest
 from support.clock import SteppedClock
 
 from runonce.errors import LeaseLost, StoreError, StoreUnavailableError
-from runonce.execution.lease import KEEPER_ENDED, PAUSE, STALLED, STARVED, STARVING, TRIES, UNRENEWED, Lease
+from runonce.execution.lease import (
+    DISCONNECTED,
+    KEEPER_ENDED,
+    PAUSE,
+    STALLED,
+    STARVED,
+    STARVING,
+    TRIES,
+    UNRENEWED,
+    Lease,
+)
 from runonce.settings import LeaseTerms
 from runonce.stores.memory import MemoryLeases
 
@@ -721,6 +731,32 @@ def test_a_lease_that_another_process_renews_is_lost_with_it(
     assert bench.told.wait(5)
     assert str(bench.lost[0]).startswith(f"The lease on {LOCK} is lost: {why}")
     assert bench.renewals == 0
+
+
+class Sessions(FaultyLeases):
+    """Leases that end with their connection, as a database's locks do."""
+
+    def __init__(self, clock: SteppedClock) -> None:
+        super().__init__(clock)
+        self.over: set[tuple[str, str]] = set()
+
+    def gone(self, name: str, holder: str) -> bool:
+        return (name, holder) in self.over
+
+
+def test_a_lease_that_ends_with_its_connection_is_lost_with_it(bench: Bench) -> None:
+    """Where the store can tell it is asked once in a pause, and the run hears of it long before trust would end."""
+    store = Sessions(bench.clock)
+    bench.store = store
+    lease = bench.kept()
+    assert min(bench.clock._until.values()) == PAUSE
+    bench.clock.step(PAUSE)
+    assert bench.lost == []
+    store.over.add((LOCK, lease.holder))
+    bench.clock.advance(PAUSE)
+    assert bench.told.wait(5)
+    assert str(bench.lost[0]).startswith(f"The lease on {LOCK} is lost: {DISCONNECTED}")
+    assert not lease.held
 
 
 def test_a_process_goes_on_with_what_another_has_acquired(bench: Bench) -> None:
