@@ -743,6 +743,9 @@ class Sessions(FaultyLeases):
     def gone(self, name: str, holder: str) -> bool:
         return (name, holder) in self.over
 
+    def orphaned(self, folder: str) -> list[str]:
+        raise AssertionError(folder)  # that is for recovery to ask
+
 
 def test_a_lease_that_ends_with_its_connection_is_lost_with_it(bench: Bench) -> None:
     """Where the store can tell it is asked once in a pause, and the run hears of it long before trust would end."""
