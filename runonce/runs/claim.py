@@ -115,10 +115,12 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
         if look_at_run or fire_time in row.pending:
             previous = read(partial(find_run, registry, job.name, fire_time, known))
         if unknown and previous is not None and previous[0].holder == lease.holder and etag is not None:
-            _tell(registry, news)
-            return Claim(
-                registry, job, lease, (row, previous[0]), (etag, previous[1].etag), taken_over
-            )  # it was carried out, its reply was lost
+            _tell(registry, news)  # it was carried out, maybe as a verdict on a dead run; its reply was lost
+            return (
+                Refused(previous[0].reason, previous[0].outcome)
+                if previous[0].outcome.is_final
+                else Claim(registry, job, lease, (row, previous[0]), (etag, previous[1].etag), taken_over)
+            )
         planned = plan(job, row, None if previous is None else previous[0], fire_time, who)
         marked, missed = missing(row, planned.job, planned.skipped, server_now - grace, who.now)
         marked, left = _left(job, before, marked, planned, (server_now - grace, who.now))

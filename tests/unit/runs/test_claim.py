@@ -163,6 +163,19 @@ def test_a_takeover_whose_reply_was_lost_counts_one_death(world: World) -> None:
     assert (taken.run.attempt, taken.run.abandoned) == (2, 1)
 
 
+def test_a_run_that_is_held_stays_held_where_the_reply_was_lost(world: World) -> None:
+    """The verdict on a dead run carries the holder of whoever wrote it, and is no claim: nothing runs."""
+    held = replace(nightly, on_abandoned="hold")
+    world.claim()
+    world.clock.advance(AFTER_LEASE)
+    world.boundary.next("commit", Fault.LOST_REPLY)
+    refused = claim(world.registry, held, at(3), world.lease(), by="request")
+    assert isinstance(refused, Refused)
+    assert refused.outcome is Outcome.UNKNOWN
+    assert 'on_abandoned="hold"' in refused.reason
+    assert world.run_row().outcome is Outcome.UNKNOWN
+
+
 def test_a_claim_without_an_answer_at_all_runs_nothing(world: World) -> None:
     """The table stays silent: nothing is ours, and the caller is told so."""
     world.boundary.next("get", Fault.LOST_REQUEST)
