@@ -91,6 +91,7 @@ def test(options: argparse.Namespace) -> int:
     set_up(TOOLS)
     install_azurite()  # each test process starts its own; installing it here shows why the first time is slow
     install_servicebus()  # without it its tests are skipped, and fail in CI
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a run would compile each test file anew in each process
     return run(pytest_command(options.pytest_arguments))
 
 

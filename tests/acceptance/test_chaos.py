@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from support.replica import Config, Replicas, elapsed
 
 from runonce.runs.recovery import recover
@@ -27,6 +28,7 @@ AT_MOST = 150.0
 """Seconds for all of it; a third of that on a machine that does nothing else."""
 
 
+@pytest.mark.slow
 def test_every_fire_time_is_done_once_whoever_is_killed(
     tmp_path: Path, settings: Settings, azure: Stores
 ) -> None:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
 from support.replica import START, Config, Replicas, elapsed
 
 from runonce.runs.rows import Outcome, decode_run
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 PROCESSES, THREADS, ROUNDS = 5, 10, 4
 
 
+@pytest.mark.slow
 def test_fifty_contenders_run_a_fire_time_once(tmp_path: Path, settings: Settings, azure: Stores) -> None:
     """Ten threads in each of five processes tick a job at the same instant, four jobs in turn: each runs once."""
     jobs = [f"contended-{n}" for n in range(ROUNDS)]

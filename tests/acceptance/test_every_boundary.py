@@ -152,6 +152,7 @@ def test_a_fault_at_any_call_loses_and_doubles_nothing(body: Callable[[Run], Any
         world.judge(f"{fault} at call {call} of {calls}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", Fault, ids=str)
 def test_a_fault_in_the_recovery_from_a_fault_loses_and_doubles_nothing(first: Fault) -> None:
     """A fault at each call of the first host, and for each a fault at each call of the host that recovers it."""

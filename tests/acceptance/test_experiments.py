@@ -77,6 +77,7 @@ def short_lease(azurite: str, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- with real processes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_lease")
 def test_every_experiment_comes_out_as_expected(tmp_path: Path) -> None:
     """With the shortest lease there is, all experiments come out as the table expects, to the last row."""
@@ -111,6 +112,7 @@ def test_a_real_experiment_differs_when_something_else_is_expected(lab: Lab) -> 
     assert swapped[0].expected == "each takes effect once"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_no_replica_outlives_the_experiments(azurite: str, tmp_path: Path) -> None:
     """However the experiments are ended, no replica stays behind, not even one that is paused."""

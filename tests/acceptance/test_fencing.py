@@ -104,6 +104,7 @@ def test_a_holder_paused_inside_its_transaction_loses_it_to_the_newer_one(
     assert charged(database) == ["new"]
 
 
+@pytest.mark.slow
 def test_a_woken_holder_is_refused_by_the_database_where_it_does_not_ask_first(
     database: str, helper: Path, tmp_path: Path, settings: Settings
 ) -> None:

@@ -26,6 +26,7 @@ pytestmark = [
 broker = broker_fixture(Queue("chaos", lock=5, max_delivery=10, dedup=600))
 
 
+@pytest.mark.slow
 def test_a_thousand_messages_sent_twice_have_a_thousand_effects(
     settings: Settings, tmp_path: Path, broker: Broker
 ) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL is what is tested here")
 
 
+@pytest.mark.slow
 def test_a_thousand_messages_sent_twice_have_a_thousand_effects(settings: Settings, tmp_path: Path) -> None:
     """However often workers are killed: 1,000 effects, none lost, none twice, every message settled."""
     pipe = StoragePipe(str(settings.storage.connection_string))

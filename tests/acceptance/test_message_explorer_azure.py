@@ -224,6 +224,7 @@ def explored(azurite: str, broker: Broker) -> dict[str, Future[Explored]]:
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_outcome_table_holds(case: Case, explored: dict[str, Future[Explored]]) -> None:
     """Whatever was lost or died: one effect in the table, one follow-up by its id, every message settled, none dead."""

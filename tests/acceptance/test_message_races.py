@@ -128,6 +128,7 @@ def test_a_working_owner_is_not_taken_over(azurite: str) -> None:
     assert other.deliver(one, delivery(count=2)) == Complete(duplicate=True)
 
 
+@pytest.mark.slow
 def test_an_unreachable_table_loses_nothing(azurite: str, proxy: StorageProxy) -> None:
     """While the table is out of reach for 20 s messages wait; then each has had one effect and none is put aside."""
     settings = fresh_settings(proxy.connection_string)

@@ -85,6 +85,7 @@ class Sender:
         self._sender.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_every_message_is_an_effect_or_a_dead_letter(
     settings: Settings, broker: Broker, caplog: pytest.LogCaptureFixture, seed: int

@@ -31,6 +31,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for threads in lists for child in threads.read_text(encoding="ascii").split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("renewal", "attempts"), [("thread", 2), ("process", 1)])
 def test_a_call_longer_than_the_lease(
     renewal: str, attempts: int, tmp_path: Path, settings: Settings
@@ -86,6 +87,7 @@ def test_a_dead_job_frees_its_lease_at_once(tmp_path: Path, settings: Settings, 
             time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_job_whose_keeper_dies_is_told(tmp_path: Path, settings: Settings) -> None:
     """Without the process its lease ends; the job learns that at its next look and goes on elsewhere."""
     config = config_of(settings, tmp_path, items=400, renewal="process")

@@ -28,6 +28,7 @@ SOON = 6.0
 """Seconds: two looks, a request and a claim on a busy machine; the lease has 15."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", [False, True], ids=["another host", "the same one started again"])
 def test_a_dead_hosts_run_goes_on_at_once(restart: bool, tmp_path: Path, settings: Settings) -> None:
     """After kill -9 another host of this machine goes on long before the lease has ended; so does a new one."""
@@ -55,6 +56,7 @@ def test_a_dead_hosts_run_goes_on_at_once(restart: bool, tmp_path: Path, setting
     assert len(items) <= 61  # the one that was under way may come twice
 
 
+@pytest.mark.slow
 def test_a_paused_host_keeps_its_lease(tmp_path: Path, settings: Settings, azure: Stores) -> None:
     """A process that is stopped is not dead: the other host leaves its lease alone."""
     config = config_of(settings, tmp_path, items=60, pause=0.2, same_machine=True)

@@ -50,6 +50,7 @@ def run_is(outcome: Outcome, config: Config, timeout: float) -> None:
     pytest.fail(f"not {outcome}: {found}")
 
 
+@pytest.mark.slow
 def test_a_holder_that_sleeps_past_its_lease_writes_nothing_more(
     tmp_path: Path, settings: Settings, azure: Stores
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_holder_that_sleeps_past_its_lease_writes_nothing_more(
     assert list(azure.runs.scan(settings.namespace, "entry:", "entry;")) == []
 
 
+@pytest.mark.slow
 def test_a_holder_told_to_stop_hands_over_within_a_second(
     tmp_path: Path, settings: Settings, azure: Stores
 ) -> None:

@@ -54,6 +54,7 @@ def waited_after(azure: Stores, settings: Settings, goes_on: Callable[[], bool])
     return 0.0 if free_at is None else elapsed() - free_at  # it was quicker than we looked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lived", [1.5, 7.3])
 def test_a_killed_hosts_run_goes_on_when_its_lease_has_ended(
     tmp_path: Path, settings: Settings, azure: Stores, lived: float
@@ -128,6 +129,7 @@ def test_a_killed_hosts_run_goes_on_at_once_where_its_lease_is_postgresqls(
     assert [e["attempt"] for e in starts] == [2]
 
 
+@pytest.mark.slow
 def test_a_killed_functions_hosts_run_goes_on_when_its_lease_has_ended(
     tmp_path: Path, settings: Settings, azure: Stores
 ) -> None:

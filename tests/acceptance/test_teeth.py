@@ -45,6 +45,7 @@ def failed(tests: list[str], *options: str, storage: str = "") -> list[str]:
     return [test for test in tests if ended[test] == "FAILED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "tests"),
     [
@@ -72,6 +73,7 @@ def test_wrong_storage_is_noticed(wrong: type[Proxy], tests: list[str], azurite:
         storage.close()
 
 
+@pytest.mark.slow
 def test_a_broker_that_forgets_ids_is_noticed() -> None:
     """Without duplicate detection the tests of what is sent twice fail."""
     require_broker()

@@ -42,6 +42,7 @@ def everywhere(run: Run) -> None:
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the Functions worker is driven by POSIX signals")
 def test_one_run_for_each_fire_time_whatever_fires(settings: Settings, tmp_path: Path) -> None:
     """Fired at the same instant by a Functions timer, three executions and the local host, a job runs once."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from support.flows import work_off
 
 from runonce.clock import SystemClock
@@ -55,6 +56,7 @@ class Calling:
         return len(str(encode(row)["pending"]).encode("utf-16-le")) // 2
 
 
+@pytest.mark.slow
 def test_more_failing_fire_times_than_a_row_holds_all_end(settings: Settings, azure: Stores) -> None:
     """Those that wait for a retry beyond what the row keeps have rows of their own, and run when the job can again."""
     count = KEPT + 15
@@ -77,6 +79,7 @@ def test_more_failing_fire_times_than_a_row_holds_all_end(settings: Settings, az
     assert list(azure.runs.scan(settings.namespace, "pending:", "pending;")) == []
 
 
+@pytest.mark.slow
 def test_a_week_of_them_costs_a_claim_and_a_tick_no_more(
     settings: Settings, azure: Stores, calls: Calls
 ) -> None:

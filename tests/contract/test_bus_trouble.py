@@ -74,6 +74,7 @@ def send(bus: Bus, queue: str, message_id: str = "m-1", **options: object) -> No
     bus.sender(queue).send_messages(ServiceBusMessage(b'{"id": "A-17"}', message_id=message_id, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [600, -600])
 def test_a_clock_that_is_minutes_wrong_loses_and_delays_nothing(
     broker: Broker, bus: Bus, ahead: float
@@ -104,6 +105,7 @@ def test_locks_that_are_lost_cost_no_effect_and_no_message(broker: Broker, bus: 
     assert sum(broker.counts("lost").values()) == sum(broker.counts("lost/$DeadLetterQueue").values()) == 0
 
 
+@pytest.mark.slow
 def test_links_that_are_detached_are_opened_anew(broker: Broker, bus: Bus) -> None:
     """Receiver and sender were idle for ten minutes while a handler was at work: it is sent back and done still."""
     send(bus, "idle")
@@ -118,6 +120,7 @@ def test_links_that_are_detached_are_opened_anew(broker: Broker, bus: Bus) -> No
     assert sum(broker.counts("idle").values()) == sum(broker.counts("idle/$DeadLetterQueue").values()) == 0
 
 
+@pytest.mark.slow
 def test_a_queue_that_takes_no_copy_keeps_its_message(broker: Broker, bus: Bus) -> None:
     """A full queue refuses what is sent back: the message stays, and comes again when its lock has ended."""
     send(bus, "full")

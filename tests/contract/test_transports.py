@@ -221,6 +221,7 @@ def test_any_body_arrives_byte_for_byte(pipe: Pipe, body: bytes) -> None:
     assert received.delivery.body == body
 
 
+@pytest.mark.slow
 def test_many_messages_sent_at_once_all_arrive(pipe: Pipe) -> None:
     """More messages than one batch or one receive holds arrive once each."""
     to = make_handler(pipe.queue())
@@ -1062,6 +1063,7 @@ def test_a_backlog_is_counted_and_nothing_is_touched(pipe: Pipe) -> None:
     assert len(pipe.dead_letters(to).take(3)) == 3
 
 
+@pytest.mark.slow
 def test_dead_letters_beyond_what_a_queue_shows(storage_pipe: StoragePipe) -> None:
     """Forty in a Storage queue: counted, thirty-two shown, the others told by their claims where they have one."""
     pipe = storage_pipe

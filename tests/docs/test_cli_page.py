@@ -275,6 +275,7 @@ def json_shown(name: str) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in COMMANDS if json_shown(name)])
 def test_the_json_shown_has_the_keys_that_are_printed(name: str, printed: dict[str, list[Any]]) -> None:
     """The documents in a command's section have the keys of those that it prints, all the way down."""

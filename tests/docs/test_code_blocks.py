@@ -102,6 +102,7 @@ class Project:
             assert self.runonce("dead-letters", "list", name)["dead_letters"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_PYTHON)
 def test_python_blocks_run_as_written(page: str, tmp_path: Path, azurite: str) -> None:
     """The page's files make a project whose jobs, handlers and tests run; its other blocks run after them."""
@@ -124,6 +125,7 @@ def test_json_blocks_are_json(page: str) -> None:
             json.loads(block.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

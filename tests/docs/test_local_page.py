@@ -10,6 +10,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from runonce.clock import SystemClock
 from runonce.execution.registry import Registry
 from runonce.runs.table import read_jobs
@@ -30,6 +32,7 @@ def commands() -> list[str]:
     return [line.partition("#")[0].strip() for block in blocks for line in block.splitlines()]
 
 
+@pytest.mark.slow
 def test_the_section_is_followed(tmp_path: Path, azurite: str) -> None:
     """The sample's settings serve app and commands alike; the functions named are there, nothing is amiss."""
     assert commands() == [

@@ -121,6 +121,7 @@ def curl_environment(queue: Any) -> dict[str, str]:
     return {"QUEUE_URL": queue.url, "SAS": sas}
 
 
+@pytest.mark.slow
 def test_typescript_on_service_bus(tmp_path: Path, azurite: str, broker: Broker, bus: Bus) -> None:
     """Run twice, the example sends one message under its id, and the handler handles it."""
     own = project(tmp_path, azurite, RUNONCE_SERVICEBUS=broker.connection_string)
@@ -132,6 +133,7 @@ def test_typescript_on_service_bus(tmp_path: Path, azurite: str, broker: Broker,
     own.handled(1)
 
 
+@pytest.mark.slow
 def test_json_that_was_encoded_twice_has_no_key(tmp_path: Path, azurite: str, broker: Broker) -> None:
     """As the page warns, `body: JSON.stringify(…)` ends in the dead letters as MissingKey."""
     own = project(tmp_path, azurite, RUNONCE_SERVICEBUS=broker.connection_string)
@@ -143,6 +145,7 @@ def test_json_that_was_encoded_twice_has_no_key(tmp_path: Path, azurite: str, br
     assert letter["reason"] == "MissingKey"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["typescript", "curl"])
 def test_storage_queues(language: str, tmp_path: Path, azurite: str, storage_queue: Any) -> None:
     """Run twice, the example sends two messages that never expire, and they have one effect."""

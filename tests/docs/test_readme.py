@@ -86,6 +86,7 @@ def environ(installed: Path, azurite: str) -> Iterator[dict[str, str]]:
 # -- the package ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_its_types_only(wheel: Path) -> None:
     """Everything in the wheel is the package, py.typed included, or about it."""
     names = ZipFile(wheel).namelist()
@@ -130,6 +131,7 @@ def test_the_job_and_the_handler_on_a_workbench(project: Path, monkeypatch: pyte
     assert str(row["mail"]).endswith(" to ada")
 
 
+@pytest.mark.slow
 def test_the_commands_in_their_order(project: Path, environ: dict[str, str]) -> None:
     """Each of the README's commands, typed into a shell of the installed package, ends with 0 and does its work."""
     said = {}

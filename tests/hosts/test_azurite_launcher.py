@@ -61,11 +61,13 @@ class TestStart:
         assert azurite.process.returncode == 0
         assert not launcher.answers(azurite.ports)
 
+    @pytest.mark.slow
     def test_two_live_side_by_side(self) -> None:
         """Each start gets ports of its own, so that test processes do not meet."""
         with launcher.start() as one, launcher.start() as other:
             assert not set(one.ports) & set(other.ports)
 
+    @pytest.mark.slow
     def test_folder_keeps_data_from_one_start_to_the_next(self, tmp_path: Path) -> None:
         """With a folder, what was written before a stop is there after the next start."""
         for expected in (1, 2):
@@ -103,6 +105,7 @@ class TestEnd:
         assert parent.returncode == 0
         assert wait_until_gone(ports, folder)
 
+    @pytest.mark.slow
     @posix_only
     @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
     def test_parent_that_is_killed(self, sent: signal.Signals) -> None:

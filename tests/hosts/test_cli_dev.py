@@ -133,6 +133,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_one_command_runs_a_project_and_loads_what_changes(project: Path) -> None:
     """It says where it works and what to export, handles messages sent elsewhere, and takes up what changes."""
     with Dev(project) as dev:
@@ -158,6 +159,7 @@ def test_one_command_runs_a_project_and_loads_what_changes(project: Path) -> Non
     assert processes_in(project) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_at_once_and_a_second_one_waits_for_nothing(project: Path) -> None:
     """A handler that heeds nothing is left after two seconds; asked twice, it is left at once, and all else ends."""
     (project / "jobs" / "deaf.py").write_text(DEAF)
@@ -181,6 +183,7 @@ def test_nothing_outlives_it_when_it_is_killed(project: Path) -> None:
         until(lambda: processes_in(project) == [], 15)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not bus.available(), reason="the local Service Bus is not built here")
 def test_a_handler_of_a_topic_gets_a_service_bus(project: Path) -> None:
     """A topic is there, what to export names the broker, and a message that is published has its effect."""
@@ -193,6 +196,7 @@ def test_a_handler_of_a_topic_gets_a_service_bus(project: Path) -> None:
         assert dev.ctrl_c() < 10
 
 
+@pytest.mark.slow
 def test_a_second_one_in_the_same_folder_is_one_more_host(project: Path) -> None:
     """It takes the emulator that runs, and leaves it alone when it ends."""
     with Dev(project) as first:

@@ -168,6 +168,7 @@ def cli(request: pytest.FixtureRequest) -> Processes:
     return made
 
 
+@pytest.mark.slow
 def test_work_handles_what_there_is_and_ends(cli: Processes) -> None:
     """Sent twice over, five messages have five effects; the queue is empty and the command ends with 0."""
     cli.enqueue(*({"id": n} for n in range(5)), *({"id": n} for n in range(5)))
@@ -210,6 +211,7 @@ def test_what_waiting_does_not_mend_ends_work_with_5(on_bus: Processes, wrong: s
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_poison_message_is_put_aside_listed_corrected_and_replayed(cli: Processes) -> None:
     """From the dead letter with its reason to the effect of its replay, by commands alone."""
     cli.send({"id": 1, "bad": True})
@@ -225,6 +227,7 @@ def test_a_poison_message_is_put_aside_listed_corrected_and_replayed(cli: Proces
     assert cli.pipe.count(cli.queue) == 0
 
 
+@pytest.mark.slow
 def test_work_told_to_stop_loses_nothing(cli: Processes) -> None:
     """SIGTERM in the middle of a message: it is released, the process ends with 143, and another one finishes it."""
     cli.send({"id": 1, "long": True})
@@ -238,6 +241,7 @@ def test_work_told_to_stop_loses_nothing(cli: Processes) -> None:
     assert cli.effects() == ["1"]
 
 
+@pytest.mark.slow
 def test_serve_consumes_beside_its_timers_until_it_is_told_to_stop(cli: Processes) -> None:
     """Its banner names the handlers; messages sent while it runs take effect; SIGTERM ends it with 0."""
     process = cli.start("serve")
@@ -249,6 +253,7 @@ def test_serve_consumes_beside_its_timers_until_it_is_told_to_stop(cli: Processe
     assert f"messages of {cli.queue}" in stderr
 
 
+@pytest.mark.slow
 def test_a_handler_the_transport_cannot_carry_stops_no_other(on_storage: Processes) -> None:
     """A topic's handler on Storage queues is refused with the remedy, by `serve` too, which serves the others."""
     refused = on_storage.run("work", "bill", "--max-wait", "1")
@@ -262,6 +267,7 @@ def test_a_handler_the_transport_cannot_carry_stops_no_other(on_storage: Process
     assert "warning: Handler 'bill' reads topic 'orders'" in stderr
 
 
+@pytest.mark.slow
 def test_a_topics_handler_works_on_service_bus(on_bus: Processes) -> None:
     """Messages sent to a topic reach the handler of its subscription."""
     on_bus.enqueue({"id": 1}, {"id": 1}, to="bill")
@@ -269,6 +275,7 @@ def test_a_topics_handler_works_on_service_bus(on_bus: Processes) -> None:
     assert on_bus.effects("bill") == ["1"]
 
 
+@pytest.mark.slow
 def test_a_broker_out_of_reach_is_6(on_storage: Processes) -> None:
     """Nobody at the other end: sending, working and looking at dead letters end with 6 and say where."""
     nobody = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"

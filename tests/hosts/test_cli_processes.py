@@ -268,6 +268,7 @@ def test_a_second_ctrl_c_ends_a_host_at_once(cli: Processes) -> None:
     assert (shown["running"], shown["last"]["outcome"]) == (None, "stopped")
 
 
+@pytest.mark.slow
 def test_two_serves_run_each_fire_time_once(cli: Processes) -> None:
     """Two hosts on one namespace: no fire time comes twice, and both end on their signal."""
     (cli.folder / "second.py").write_text(textwrap.dedent(EVERY_SECOND), encoding="utf-8")

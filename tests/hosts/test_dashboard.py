@@ -154,6 +154,7 @@ def addresses() -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1400])
 def test_every_page_can_be_read_by_everybody(site: Site, chromium: Browser, width: int, scheme: Any) -> None:
@@ -417,6 +418,7 @@ def test_a_server_that_nobody_asks_looks_twice_a_second_whether_it_is_to_end(
         Site(site.runtime, url).request("GET", "/")
 
 
+@pytest.mark.slow
 def test_pages_cost_calls_that_do_not_grow_with_history(azurite: str, calls: Calls) -> None:
     """The overview makes as many calls after fifty runs as after one, and each page has a bound."""
     settings = fresh_settings(azurite)
@@ -449,6 +451,7 @@ def test_a_setting_that_is_none_is_refused(said: str) -> None:
     assert Settings.from_env(here).dashboard == ""
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_said(site: Site) -> None:
     """A second host on the same port is told to take another."""
     port = urlsplit(site.url).port

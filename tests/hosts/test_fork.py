@@ -199,6 +199,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["pools", "shares"])
 def test_children_of_a_job_run_by_hand(command: Command, settings: Settings, azure: Stores, job: str) -> None:
     """`runonce run`: the job's pools and processes end, and a forked child has connections of its own."""
@@ -208,6 +209,7 @@ def test_children_of_a_job_run_by_hand(command: Command, settings: Settings, azu
     assert sent(settings) == (["before", "child", "parent"] if job == "shares" else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["pools", "shares"])
 def test_children_of_a_job_on_the_local_host(
     command: Command, settings: Settings, azure: Stores, job: str
@@ -222,6 +224,7 @@ def test_children_of_a_job_on_the_local_host(
     assert host.returncode == 0, out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["pools", "shares"])
 def test_children_of_a_job_in_the_functions_worker(
     tmp_path: Path, settings: Settings, azure: Stores, job: str
@@ -284,6 +287,7 @@ def test_a_forked_child_reads_its_own_answers(azurite: str) -> None:
     assert child.exitcode == 0
 
 
+@pytest.mark.slow
 def test_a_local_host_that_leaves_a_run_behind_leaves_no_child(command: Command) -> None:
     """A host that has to leave a run behind ends the children of that run with itself."""
     host = command.start("serve", RUNONCE_SHUTDOWN_TIMEOUT="1")

@@ -154,6 +154,7 @@ def test_sigterm_ends_the_host(start: Callable[..., Command]) -> None:
     until(lambda: not runs(worker))
 
 
+@pytest.mark.slow
 def test_the_worker_of_a_killed_host_finishes_what_it_has(
     bench: Bench, start: Callable[..., Command]
 ) -> None:

@@ -115,6 +115,7 @@ def run_here(settings: Settings, app: Path, count: int, **more: str) -> None:
     subprocess.run(command, cwd=app, env=env, check=True, timeout=240)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["functions", "here"])
 def test_on_a_storage_queue(where: str, tmp_path: Path, azurite: str) -> None:
     """Whatever a body's fields are called, each message has one effect under its own id, on both hosts."""
@@ -130,6 +131,7 @@ def test_on_a_storage_queue(where: str, tmp_path: Path, azurite: str) -> None:
     check(settings, sent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["functions", "here"])
 def test_on_service_bus(where: str, tmp_path: Path, azurite: str, broker: Broker, bus: Bus) -> None:
     """The same on Service Bus."""

@@ -117,6 +117,7 @@ def test_hosts_of_several_ids_each_tick(app: Path, azurite: str, host_id: str) -
         second.console.wait_for("often False", count=2)
 
 
+@pytest.mark.slow
 def test_a_lock_is_kept_while_a_host_lives(app: Path, azurite: str, host_id: str) -> None:
     """The lease of a timer's lock is renewed: it is held after longer than the 15 s it lasts."""
     with host(app, azurite, host_id, lock_renewal=3) as running:

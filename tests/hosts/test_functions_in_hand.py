@@ -74,6 +74,7 @@ def lines(settings: Settings, azure: Stores) -> list[str]:
     return [line for row in rows for line in str(row.values["messages"]).splitlines()]
 
 
+@pytest.mark.slow
 def test_a_restart_that_tells_the_worker_nothing(tmp_path: Path, settings: Settings, azure: Stores) -> None:
     """The new worker misses the old one, and shows its messages again: each is handled once, within half a minute."""
     bench = Bench(tmp_path, settings)
@@ -90,6 +91,7 @@ def test_a_restart_that_tells_the_worker_nothing(tmp_path: Path, settings: Setti
     assert done(settings, azure) == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_host_that_vanishes(tmp_path: Path, settings: Settings, azure: Stores) -> None:
     """Another host shows its messages again; one that had ended is neither repeated nor missed."""
     bench = Bench(tmp_path, settings)
@@ -103,6 +105,7 @@ def test_a_host_that_vanishes(tmp_path: Path, settings: Settings, azure: Stores)
         assert not other.console.running
 
 
+@pytest.mark.slow
 def test_what_is_held_at_a_stop_is_put_aside_at_once(tmp_path: Path, settings: Settings) -> None:
     """The message of a handler with "hold" that did not end comes again after a second, and is put aside as unknown."""
     bench = Bench(tmp_path, settings, on_abandoned="hold")
@@ -126,6 +129,7 @@ in_hand.RENEW = 2.0
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_message_that_is_in_hand_for_long(
     tmp_path: Path, settings: Settings, azure: Stores, *, ends: bool

@@ -100,6 +100,7 @@ def check(there: Delivery, here: Delivery) -> None:
     assert there.enqueued_at is None or there.enqueued_at.tzinfo is not None
 
 
+@pytest.mark.slow
 @given(body=bodies, count=st.integers(1, 9))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_of_a_storage_queue(body: dict[str, Any], count: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from runonce.runs.requests import send_request
 from tests.support.functions_app import environment, make_app
 from tests.support.functions_worker import LiveHost
@@ -62,6 +64,7 @@ async def quick_async(run: Run) -> None:
 FIRE_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.slow
 def test_long_runs_keep_nothing_else_waiting(tmp_path: Path, settings: Settings, azure: Stores) -> None:
     """Ten long runs, asked for one by one, half of them async and in threads: others asked for run meanwhile."""
     app = make_app(tmp_path / "app", {"jobs.py": JOBS})

@@ -239,6 +239,7 @@ def over(run: Run) -> None:
 """
 
 
+@pytest.mark.slow
 def test_a_run_over_its_limit_is_not_begun_again_when_the_host_kills_its_worker(
     tmp_path: Path, settings: Settings, azure: Stores
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_retry_on_functions_comes_when_it_is_due(host: LiveHost, azure: Stores
     assert 3.0 <= time.monotonic() - failed_at <= 4.8 + 1.0 + POLL + SLACK
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_lease_on_functions_comes_when_it_ends(
     host: LiveHost, settings: Settings, azure: Stores
 ) -> None:

@@ -207,6 +207,7 @@ OTHERWISE = {
 """Bytes that are not JSON, whose Base64 is one of the rows."""
 
 
+@pytest.mark.slow
 def test_whatever_is_json_is_the_same_on_both_hosts(bench: Bench) -> None:
     """A handler gets the same bytes, however they are encoded, whatever signs and fields are in them."""
     for text in ALIKE.values():
@@ -222,6 +223,7 @@ def test_whatever_is_json_is_the_same_on_both_hosts(bench: Bench) -> None:
     assert bench.waiting_in_poison() == []
 
 
+@pytest.mark.slow
 def test_base64_of_what_is_no_json_is_the_text_here_and_the_bytes_there(bench: Bench) -> None:
     """As the page's row says, for every kind of bytes; `queue_encoding="base64"` makes it the bytes here too."""
     sent = {name: base64_of(body) for name, body in OTHERWISE.items()}
@@ -256,6 +258,7 @@ def test_each_difference_told_is_tried() -> None:
     assert documented() == list(ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_a_difference_is_as_the_page_says(row: str, bench: Bench) -> None:
     """Both hosts do with the same message, or the same trouble, what their columns say."""

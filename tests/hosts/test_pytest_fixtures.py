@@ -65,6 +65,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
+@pytest.mark.slow
 def test_nothing_of_runonce_is_imported_for_tests_that_want_none_of_it(project: Project) -> None:
     """A test suite beside which runonce is merely installed does not load it."""
     told = project.outcome(
@@ -73,6 +74,7 @@ def test_nothing_of_runonce_is_imported_for_tests_that_want_none_of_it(project: 
     assert "1 passed" in told, told
 
 
+@pytest.mark.slow
 def test_the_workbench_knows_a_job_from_its_first_run(project: Project) -> None:
     """A bench without jobs runs one, and recovers it after a death."""
     told = project.outcome("""
@@ -85,6 +87,7 @@ def test_it(workbench):
     assert "1 passed" in told, told
 
 
+@pytest.mark.slow
 def test_real_storage_can_be_made_to_misbehave(project: Project) -> None:
     """An effect whose request is answered 503, whose reply is lost or is late, is there once."""
     told = project.outcome("""
@@ -104,6 +107,7 @@ def test_it(host, chaos):
     assert "1 passed" in told, told
 
 
+@pytest.mark.slow
 def test_hosts_can_be_killed_paused_and_stopped(project: Project) -> None:
     """A killed host's message is handled by another one; a paused one's too, and the paused one writes nothing."""
     told = project.outcome("""
@@ -131,6 +135,7 @@ def test_it(end, host):
     assert "2 passed" in told, told
 
 
+@pytest.mark.slow
 def test_a_local_service_bus_is_there_or_says_what_it_needs(project: Project) -> None:
     """A topic of the project can be sent to; without the broker the test is skipped with the remedy."""
     told = project.outcome("""
@@ -147,6 +152,7 @@ def test_it(host, servicebus, monkeypatch):
     assert ("1 passed" if bus.available() else bus.HINT) in told, told
 
 
+@pytest.mark.slow
 def test_a_host_that_does_not_start_is_an_error_with_what_it_said(project: Project) -> None:
     """A wrong setting fails the test with the end of the host's log."""
     told = project.outcome("def test_it(host):\n    host(RUNONCE_NAMESPACE='Not a name!')\n")

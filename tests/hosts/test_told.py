@@ -116,6 +116,7 @@ def test_what_a_hook_prints_is_no_part_of_the_answer(environ: dict[str, str]) ->
     assert "after good: succeeded" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_changes_no_exit_code(environ: dict[str, str], server: Listener) -> None:
     """A job that succeeds has succeeded, a few seconds later, and the log has no URL."""
     server.always = HANG
@@ -124,6 +125,7 @@ def test_a_server_that_hangs_changes_no_exit_code(environ: dict[str, str], serve
     assert SECRET not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a signal ends it")
 def test_a_host_tells_a_job_that_fails_each_second_once(
     environ: dict[str, str], server: Listener, tmp_path: Path

@@ -157,6 +157,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 # -- nothing is wrong -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_monthly_job_raises_no_alarm_in_its_first_month(tmp_path: Path) -> None:
     """A job that has never run, since it was never due, is silent about nothing for a whole month."""
     alone = SOURCE[: SOURCE.index("@")] + SOURCE[SOURCE.rindex("@") :]
@@ -321,6 +322,7 @@ def test_a_text_is_not_compared_with_a_time() -> None:
         kql.run("T | where Text > ago(30m)", {"T": [{"Text": "2026-11-02T12:00:00Z"}]}, NOON)
 
 
+@pytest.mark.slow
 def test_kustos_own_parser_accepts_every_query(azurite_launcher: Any, tmp_path: Path) -> None:
     """Each alert's query is right against the tables' columns, and gives the columns that the rule counts by."""
     queries, _ = rules_of(tmp_path)
@@ -337,6 +339,7 @@ SEEDED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("right", "wrong", "said"), SEEDED, ids=[said for _, _, said in SEEDED])
 def test_kustos_own_parser_finds_a_mistake(
     azurite_launcher: Any, tmp_path: Path, right: str, wrong: str, said: str

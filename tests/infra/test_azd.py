@@ -234,6 +234,7 @@ def test_a_budget_begins_once(
     assert all(re.fullmatch(r"\d{4}-\d\d-01", start) for start in starts)
 
 
+@pytest.mark.slow
 def test_it_runs_as_azd_runs_it() -> None:
     """Started as a script it checks the manifest against the code, and ends with 0 or with 1 and the reason.
 

@@ -219,6 +219,7 @@ def wait_until(true: Callable[[], object], seconds: float = 30) -> None:
 # -- the image --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_image_is_slim_and_unprivileged(image: Image) -> None:
     """It is built on a slim Python 3.13, runs as a user that is not root, and Python itself gets the signals."""
     name, _, digest = image.base.partition("@")

@@ -7,6 +7,8 @@ import re
 from collections import UserDict
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from runonce.hosts.container_apps import fitted
 from runonce.settings import Settings
 from tests.support.infrastructure import ROOT, Infrastructure, environment_of, settings_of
@@ -124,12 +126,14 @@ def set_where_deployed(infra: Infrastructure) -> set[str]:
     return {*functions, *(name for job in jobs for name in environment_of(job))}
 
 
+@pytest.mark.slow
 def test_every_setting_the_code_reads_is_set(sample: Infrastructure) -> None:
     """What the code asks the environment for is set by the templates, or is the platform's or a laptop's."""
     left = read_by_the_code() - set_where_deployed(sample) - FROM_THE_PLATFORM - ON_A_LAPTOP
     assert not left
 
 
+@pytest.mark.slow
 def test_nothing_is_set_that_nobody_reads(sample: Infrastructure) -> None:
     """What the templates set is read by the code, or by the Functions host."""
     left = set_where_deployed(sample) - read_by_the_code() - READ_BY_THE_FUNCTIONS_HOST
@@ -143,6 +147,7 @@ def test_the_jobs_own_settings_are_passed_on() -> None:
     assert own == set(re.findall(r'"([A-Z_]+)": "\$\{\1=\}"', text))
 
 
+@pytest.mark.slow
 def test_every_setting_is_explained(sample: Infrastructure) -> None:
     """docs/settings.md has a row for each setting that is read or set, and for no other."""
     text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")

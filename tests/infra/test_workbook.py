@@ -58,6 +58,7 @@ def test_what_it_shows_of_the_log_is_what_the_alerts_look_at(made: Any) -> None:
         assert any(shared in query for query in alerts), name
 
 
+@pytest.mark.slow
 def test_kustos_own_parser_accepts_every_query(azurite_launcher: Any, made: Any) -> None:
     """Each is right against the columns of the workspace's tables."""
     queries = {name: tile["query"] for name, tile in tiles(made).items()}
@@ -65,6 +66,7 @@ def test_kustos_own_parser_accepts_every_query(azurite_launcher: Any, made: Any)
         assert said["errors"] == [], name
 
 
+@pytest.mark.slow
 def test_kustos_own_parser_finds_a_mistake(azurite_launcher: Any, made: Any) -> None:
     """A wrong column is found, so a clean answer means something."""
     query = tiles(made)["runs"]["query"].replace("sum(Sum)", "sum(Summ)")

@@ -116,6 +116,7 @@ def test_the_functions_app_knows_only_its_host() -> None:
     assert {name for name, _ in own(ROOT / "function_app.py")} == {"hosts.functions"}
 
 
+@pytest.mark.slow
 def test_nothing_inside_uses_the_facade() -> None:
     """Inside the toolkit modules import each other by name: the facade is for jobs and for those who run them."""
     wrong = [name for name, file in modules().items() for of, _ in own(file) if of == ""]

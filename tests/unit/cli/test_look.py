@@ -39,6 +39,7 @@ def cli(tmp_path: Path) -> CommandLine:
 # -- help and usage ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_of_azure() -> None:
     """The help of the command line costs no import of an Azure package."""
     code = (
@@ -436,6 +437,7 @@ def test_history_of_one_fire_time_has_all_of_it(cli: CommandLine) -> None:
     assert "no run at 2026-11-29T10:00:00Z" in missing.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

@@ -345,6 +345,7 @@ def test_a_dead_letter_that_cannot_be_sent_keeps_no_other_back(
     assert cli.transport.bodies("invoices/dead") == [b'{"id": 1, "bad": true}']
 
 
+@pytest.mark.slow
 def test_the_most_that_a_storage_queue_shows_is_not_taken_for_all(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -262,6 +262,7 @@ def test_looking_needs_no_code(cli: CommandLine) -> None:
     assert cli("dead-letters", "replay", "order_placed", "--all").exit_code == 5
 
 
+@pytest.mark.slow
 def test_dead_letters_are_grouped_by_what_happened(cli: CommandLine) -> None:
     """Forty orders that lack the same thing are one line, whatever their ids and figures."""
     handle(cli, *(f'{{"id": {n}}}' for n in range(40)))
@@ -360,6 +361,7 @@ def test_commands_that_change_something_say_it_as_json(
     assert cli.json(*command)[key] == value
 
 
+@pytest.mark.slow
 def test_a_page_keeps_every_attempts_traceback_within_a_cell(cli: CommandLine) -> None:
     """Twelve attempts with long tracebacks: the newest are whole, older ones lose theirs, and all fit in the row."""
     cli.file(

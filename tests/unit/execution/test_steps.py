@@ -400,6 +400,7 @@ def test_a_step_after_the_commit_is_refused_before_its_effect() -> None:
 # -- deaths -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_death_repeats_a_step_that_is_kept() -> None:
     """Killed at each storage call: a step is repeated by the one death between its effect and its record."""
     marks = Marks()

@@ -127,6 +127,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method"),
     [("jobs", "fork"), ("jobs", "spawn"), ("jobs", "forkserver"), ("nightly-jobs", "spawn")],

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
 from support.memory_transport import MemoryTransport
 
 from runonce import Message, Run, handler, scheduled
@@ -41,6 +42,7 @@ def order(message: Message) -> None:
     """Do nothing."""
 
 
+@pytest.mark.slow
 def test_a_thousand_jobs_cost_a_handful_of_calls(settings: Settings, azure: Stores, calls: Calls) -> None:
     """An overview of 1,000 jobs, 300 of them running and 300 failed, makes a bounded number of calls and is quick."""
     jobs = {f"job_{n}": scheduled("0 0 3 * * *", name=f"job_{n}")(body) for n in range(1000)}

@@ -34,6 +34,7 @@ class Sends:
         """Nothing is open."""
 
 
+@pytest.mark.slow
 def test_done_but_not_recorded_is_dead_from_its_next_delivery_on() -> None:
     """The table is silent for a minute after the effect: one copy with the reason is sent, which never runs."""
     clock, boundary, sends, effects = PassingClock(), Boundary(), Sends(), []

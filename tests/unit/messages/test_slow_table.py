@@ -90,6 +90,7 @@ class World:
         return [t for t in threading.enumerate() if t.name in OURS and t not in self._others]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_claim_is_lost_where_each_write_takes_two_seconds(
     seed: int, monkeypatch: pytest.MonkeyPatch

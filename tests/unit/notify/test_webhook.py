@@ -143,6 +143,7 @@ def test_a_dead_letter_is_told_once_though_three_hosts_see_it(server: Listener) 
     assert "A-17" not in str(told)
 
 
+@pytest.mark.slow
 def test_thousands_of_dead_letters_are_a_few_messages(
     server: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def test_a_sign_of_life_every_quarter_of_an_hour(caplog: pytest.LogCaptureFixtur
         assert least <= sum(len(said(caplog, tick, found)) for tick in ticks) <= most
 
 
+@pytest.mark.slow
 def test_many_jobs_are_not_said_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """The signs of life of a thousand jobs come over the whole quarter of an hour, each of them twice or so.
 

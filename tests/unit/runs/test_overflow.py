@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from support.flows import at, bodies, has_run_row, job_row, replica, run_row, work_off
 
 from runonce.runs.decide import Which, resume_run
@@ -68,6 +69,7 @@ class Failing:
         return len(list(self.bench.stores.runs.scan("test", "pending:", "pending;")))
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_for_hours_stays_claimable_and_its_row_small() -> None:
     """Every ten seconds with retries: many wait, the cell stays small, and no claim or record is refused."""
     made = Failing(retries=6)
@@ -79,6 +81,7 @@ def test_a_job_that_fails_for_hours_stays_claimable_and_its_row_small() -> None:
     assert len([p for p in row.pending.values() if p.why == "retrying"]) <= KEPT + 1
 
 
+@pytest.mark.slow
 def test_each_of_them_comes_to_its_end() -> None:
     """When the other side is well again every fire time that still had a retry is done, once, and no row is left."""
     made = Failing(retries=6, misfire="all")
@@ -106,6 +109,7 @@ def asked(count: int) -> Failing:
     return made
 
 
+@pytest.mark.slow
 def test_any_number_of_fire_times_can_be_asked_for() -> None:
     """A hundred and twenty at once: each runs, although the job's row never has them all."""
     made = asked(120)
@@ -154,6 +158,7 @@ def test_a_tick_looks_at_them_with_one_read_and_only_when_there_are_any() -> Non
     assert boundary.calls.count("scan") == 2
 
 
+@pytest.mark.slow
 def test_a_lost_row_of_a_job_with_hundreds_unfinished_is_rebuilt() -> None:
     """More than fit on a row are found in the runs' rows again, and moved out at once."""
     made = Failing(retries=6)

@@ -104,6 +104,7 @@ def test_a_retry_comes_when_its_delay_is_over(delay: float | timedelta, least: f
     assert least * doubled <= third - second <= most * doubled + step
 
 
+@pytest.mark.slow
 def test_a_retry_of_more_than_a_week_is_hidden_for_a_week_and_put_back(azure: Stores) -> None:
     """No queue hides a message for longer; Azure refuses more."""
     send_request(azure.requests, "nightly", at(3), "retrying", delay=timedelta(days=8.4))

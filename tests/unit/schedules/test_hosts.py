@@ -128,6 +128,7 @@ expressions = st.tuples(
 ).map(" ".join)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, database=None, max_examples=35)
 @given(
     expression=expressions,

@@ -123,6 +123,7 @@ def slow_fire_times(expression: str, zone: str, after: datetime, until: datetime
     return sorted(fire_time for fire_time in fired if after < fire_time <= until)
 
 
+@pytest.mark.slow
 @settings(quick, max_examples=100)
 @given(data=st.data(), expression=expressions, zone=zones)
 def test_fire_times_are_those_of_a_clock_watched_minute_by_minute(

@@ -83,6 +83,7 @@ def test_a_collector_that_hangs_holds_up_nothing_but_the_last_words(
     server.release.set()
 
 
+@pytest.mark.slow
 def test_azure_monitor_gets_spans_and_metrics(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its exporter posts envelopes to the connection string's address."""
     key = "00000000-0000-0000-0000-000000000001"
@@ -178,6 +179,7 @@ def test_a_second_runtime_of_the_process_leaves_the_hosts_telemetry(
         assert hooks.listening("before_run")
 
 
+@pytest.mark.slow
 def test_a_program_that_only_sends_is_traced_to_its_end(azurite: str, server: Listener) -> None:
     """`enqueue` alone: the producer's span is below the program's own, and is exported before the process ends."""
     code = """

@@ -44,6 +44,7 @@ def told(message: Message) -> None:
     """Has no key."""
 
 
+@pytest.mark.slow
 def test_an_effect_elsewhere_repeats_for_a_death_before_it_is_recorded() -> None:
     """A charge is made twice by a death right before the commit of its batch, and by no other; nothing is lost."""
     marks = Marks()
@@ -64,6 +65,7 @@ def test_an_effect_elsewhere_repeats_for_a_death_before_it_is_recorded() -> None
     report.check(may_repeat=["charge a", "charge b"])
 
 
+@pytest.mark.slow
 def test_a_job_that_keeps_its_effects_in_the_ledger_repeats_nothing() -> None:
     """Ledger and blobs alone are the same after every death, also where fire times are seconds apart."""
     job = charging(Marks(), "*/5 * * * * *")
@@ -197,6 +199,7 @@ def test_a_job_that_fails_by_itself_is_an_error_with_the_remedy() -> None:
         crash_everywhere(refuses, {"order": 1})
 
 
+@pytest.mark.slow
 def test_a_message_that_is_sent_at_once_repeats() -> None:
     """What a job sends by `enqueue` gets another id each time, so it repeats where a follow-up does not."""
 
@@ -210,6 +213,7 @@ def test_a_message_that_is_sent_at_once_repeats() -> None:
     assert report.effects == {'message to news {"n":1}': 1, 'message to mails {"n":1}': 1}
 
 
+@pytest.mark.slow
 def test_the_dead_do_nothing_more() -> None:
     """What a job does on its way out after its death, in a finally or a thread of its own, counts for nothing."""
     marks = Marks()
@@ -234,6 +238,7 @@ def test_the_dead_do_nothing_more() -> None:
     assert [crash.repeated for crash in deaths] == [{}, {}, {"thread": 2, "closed": 2}]
 
 
+@pytest.mark.slow
 def test_no_thread_is_left() -> None:
     """Dozens of dead hosts leave none of their threads behind."""
     before = set(threading.enumerate())
