@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -23,6 +24,8 @@ from runonce.stores.columns import (
     decode,
     encode,
     fitting,
+    instant,
+    json_text,
     payload,
     row_problem,
     shortened,
@@ -143,3 +146,18 @@ def test_what_cannot_be_read_says_why() -> None:
         "Row job:nightly cannot be read (TypeError: list where Mapping belongs): it was edited by hand, or written "
         "by something else. Correct the column; what is due stays due until it can be read."
     )
+
+
+def test_json_is_written_as_shortly_as_its_characters_allow() -> None:
+    """Characters as they are, but for a text with half of one, which is escaped and reads back the same."""
+    assert json_text({"a": ["é", 1]}) == '{"a":["é",1]}'
+    half = {"a": ["é\ud83d", 1]}
+    assert json_text(half) == '{"a":["\\u00e9\\ud83d",1]}'
+    assert json.loads(json_text(half)) == half
+
+
+def test_an_instant_without_an_offset_is_refused() -> None:
+    """Nobody could say when it was; one with another offset is the same instant in UTC."""
+    with pytest.raises(ValueError, match=r"^'2026-01-01T00:00:00' has no offset$"):
+        instant("2026-01-01T00:00:00")
+    assert instant("2026-01-01T05:30:00+05:30").isoformat() == "2026-01-01T00:00:00+00:00"
