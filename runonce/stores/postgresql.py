@@ -100,7 +100,7 @@ ASIDE: dict[str, Any] = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
-    "application_name": "runonce leases",
+    "application_name": "runonce-leases",
 }
 
 

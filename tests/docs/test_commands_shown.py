@@ -89,4 +89,4 @@ def test_a_command_that_does_not_exist_is_seen(arguments: str, said: str | None)
 def test_pages_that_show_commands_are_read() -> None:
     """The commands of the main pages are found, in fenced and in indented blocks."""
     assert ("runonce", "list") in set(commands("README.md"))
-    assert ("dev.py", "test tests/unit") in set(commands("CONTRIBUTING.md"))
+    assert ("dev.py", 'test tests/unit -m "not slow" -n 2') in set(commands("CONTRIBUTING.md"))
