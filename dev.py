@@ -222,8 +222,8 @@ def pytest_command(arguments: Sequence[str]) -> list[str]:
 
 
 def pytest_processes(cores: int) -> int:
-    """Two per core, since tests mostly wait; at most eight, since each starts an Azurite."""
-    return max(2, min(8, 2 * cores))
+    """Three per core, since tests mostly wait; at most eight, since each starts an Azurite."""
+    return min(8, 3 * cores)
 
 
 # --- setting up ---------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -109,6 +110,9 @@ class Project:
         """Change the job file, and take the manifest along."""
         assert old in JOBS
         self.write("jobs/all.py", JOBS.replace(old, new))
+        # Bytecode counts as the file's own while second and size are the same, which a person's change does not leave.
+        later = (self.root / "jobs" / "all.py").stat().st_mtime + 10
+        os.utime(self.root / "jobs" / "all.py", (later, later))
         self.manifest()
 
     def refused(self, service: str, matching: str, code: str = "AuthorizationFailure") -> None:

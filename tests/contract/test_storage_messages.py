@@ -268,7 +268,9 @@ def test_why_anothers_message_was_put_aside_is_told_again(
 ) -> None:
     """What was never handled is judged from its body and the claim of its key, as it was at first."""
     bench, to = Workbench(), make_handler(pipe.queue())
-    bench.settings = bench._runtime._settings = replace(bench.settings, max_body=2000)
+    bench.settings = bench._runtime._settings = bench.deliverer.settings = replace(
+        bench.settings, max_body=2000
+    )
     assert bench.deliver(to, {"id": "A-17"}) == Complete()
     put(pipe, to.queue, second)
     put_aside(pipe, bench, to)

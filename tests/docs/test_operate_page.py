@@ -70,7 +70,7 @@ WRITTEN = "2026-11-29T03:00:00Z"
 """The same on the page."""
 SAME = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?Z?", "<instant>"),
-    (r"\b\d+(\.\d+)? (s|min|h|days?)\b( \d+ (s|min|h|days?)\b)?", "<span>"),
+    (r"\b\d+(\.\d+)? (s|min|h|days?)\b( \d+ (s|min|h|days?)\b)?( ago)?|\bnow\b", "<span>"),
     (r"\d{8}T\d{6}Z|\d+:\d\d:\d\d\.\d+", "<instant>"),
     (r"\b[0-9a-f]{20,}\b", "<hash>"),
     (r"t-[0-9a-f]{12}|shop-production", "<namespace>"),

@@ -290,7 +290,7 @@ def test_what_the_toolkit_stumbles_over_ends(stage: Stage, monkeypatch: pytest.M
 def test_a_message_that_cannot_be_read_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same of an error while it is read, on every host, whatever hosts do with what is raised."""
     stage = Stage()
-    monkeypatch.setattr("runonce.messages.deliver.prepare", lambda *_: 1 / 0)
+    monkeypatch.setattr("runonce.messages.known.prepare", lambda *_: 1 / 0)
     one, host = handling(retries=1), stage.host()
     first = host.deliver(one, delivery())
     assert not isinstance(first, DeadLetter)

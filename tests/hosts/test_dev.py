@@ -234,9 +234,9 @@ class TestCommandLine:
         """`demo --invoices PATH` keeps the path."""
         assert dev.parse(["demo", "--invoices", "mine.csv"]).invoices == Path("mine.csv")
 
-    @pytest.mark.parametrize(("cores", "processes"), [(1, 2), (2, 4), (4, 8), (64, 8)])
+    @pytest.mark.parametrize(("cores", "processes"), [(1, 3), (2, 6), (4, 8), (64, 8)])
     def test_tests_share_the_cores(self, cores: int, processes: int) -> None:
-        """Tests run in two processes per core, never fewer than two nor more than eight."""
+        """Tests run in three processes per core, never more than eight."""
         assert dev.pytest_processes(cores) == processes
 
     def test_trouble_is_one_message_and_exit_code_one(
