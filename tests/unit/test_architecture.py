@@ -76,6 +76,7 @@ def own(file: Path) -> list[tuple[str, Import]]:
     ]
 
 
+@pytest.mark.slow
 def test_every_import_goes_down() -> None:
     """The floors, the order within each wing, and who may know Azure are as pyproject.toml says; no circle."""
     done = subprocess.run(
@@ -123,6 +124,7 @@ def test_nothing_inside_uses_the_facade() -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_no_two_modules_need_each_other() -> None:
     """Imports at import time have no circle, so that any module can be imported first."""
     graph = {
@@ -150,6 +152,7 @@ def methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [child for child in node.body if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
+@pytest.mark.slow
 def test_a_protocol_is_small() -> None:
     """No protocol has more than five methods, and each says what it does."""
     protocols = {
@@ -233,6 +236,7 @@ def loaded() -> set[str]:
     return set(json.loads(answer.stdout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "package", ["azure", "croniter", "dateutil", "opentelemetry", "rich", "typer", "requests"]
 )
@@ -241,6 +245,7 @@ def test_importing_the_facade_is_cheap(loaded: set[str], package: str) -> None:
     assert sorted(name for name in loaded if name == package or name.startswith(f"{package}.")) == []
 
 
+@pytest.mark.slow
 def test_the_picture_is_of_this_code() -> None:
     """docs/architecture.svg is what its script draws; `python docs/draw_architecture.py` draws it anew."""
     script = [sys.executable, "docs/draw_architecture.py", "--check"]

@@ -23,6 +23,7 @@ def test_cpu_is_a_processs_own_and_that_of_its_children_that_have_ended(module: 
     assert module("processes").ticks_of(stat) == 40
 
 
+@pytest.mark.slow
 def test_what_became_of_the_killed_is_told_from_the_effects_after_the_kill(module: Any) -> None:
     """Effects before it do not count, those of another fire time are told apart."""
     peers = module("peers")

@@ -412,6 +412,7 @@ def test_a_request_for_the_toolkits_own_job_is_taken_by_every_host(cli: CommandL
 # -- serve ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_serve_prints_what_it_serves_before_it_does(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

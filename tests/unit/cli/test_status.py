@@ -246,6 +246,7 @@ def test_the_history_of_a_handler_and_of_one_key(cli: CommandLine) -> None:
     assert (missing.exit_code, "no claim of key 'nope'" in missing.stderr) == (5, True)
 
 
+@pytest.mark.slow
 def test_looking_needs_no_code(cli: CommandLine) -> None:
     """Where the handler's file does not load, its status, history, keys and dead letters are there all the same."""
     handle(cli, '{"id": 2}', '{"id": 3, "mail": "later"}')
@@ -276,6 +277,7 @@ def test_dead_letters_are_grouped_by_what_happened(cli: CommandLine) -> None:
 # -- audit, actions, JSON ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_audit_has_an_exit_code_for_what_is_owed(cli: CommandLine) -> None:
     """1 for a failed run, for dead letters, for a fire time that nobody ran; 5 for a broken file; else 0."""
     assert cli("audit").exit_code == 0

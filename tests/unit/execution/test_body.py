@@ -211,6 +211,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", WRONG, ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize("make", [sync_of, async_of])
 def test_whatever_a_body_raises_of_its_own_is_a_failure_and_counted(
@@ -285,6 +286,7 @@ HIDING: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hide", HIDING.values(), ids=HIDING)
 def test_an_awaitable_that_is_returned_is_awaited(wing: Any, hide: Callable[..., Any]) -> None:
     """An async function behind a plain one does its work before it counts as done, and what it raises counts."""
@@ -445,6 +447,7 @@ def test_all_async_bodies_of_a_process_share_a_loop() -> None:
     assert len(set(seen)) == 1
 
 
+@pytest.mark.slow
 def test_a_thread_that_a_body_leaves_behind_holds_nothing_up(wing: Any) -> None:
     """A body over its time whose call hangs in a thread has failed then, and its host is free of it."""
     hanging = threading.Event()
@@ -525,6 +528,7 @@ def test_what_a_body_does_to_its_loop_is_no_matter_to_its_host(
         assert one.host.drain(0)
 
 
+@pytest.mark.slow
 def test_a_body_that_waits_for_another_on_its_own_loop_fails(wing: Any) -> None:
     """A run started and waited for inside an async body would wait for ever: it is refused instead."""
     inner = type(wing)()
@@ -583,6 +587,7 @@ if "fork" in sys.argv:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -968,6 +973,7 @@ async def hangs(_: Any) -> None:
     await asyncio.to_thread(threading.Event().wait)
 
 
+@pytest.mark.slow
 def test_a_limit_on_a_real_clock_ends_an_async_body_whose_thread_hangs() -> None:
     """The limit strikes an async body in mid-await, and its host is free soon after."""
     clock = SystemClock()

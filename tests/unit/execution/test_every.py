@@ -69,6 +69,7 @@ def test_a_clock_that_wakes_early_makes_no_tick_more() -> None:
     assert ticks.run(10) == pytest.approx([0, 10, 20, 30], abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [ValueError("no prices"), SystemExit(3), KeyboardInterrupt(), HostStopping()]
 )

@@ -85,6 +85,7 @@ def test_a_hook_that_raises_is_logged_once_and_called_again(caplog: pytest.LogCa
     assert records[0].exc_info
 
 
+@pytest.mark.slow
 def test_a_hook_that_hangs_is_waited_for_once(caplog: pytest.LogCaptureFixture) -> None:
     """The first call that hangs costs a second, the next ones nothing, and it hears of them when it goes on."""
     with hearing() as heard:

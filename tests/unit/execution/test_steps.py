@@ -416,6 +416,7 @@ def test_no_death_repeats_a_step_that_is_kept() -> None:
     report.check(may_repeat=["charge", "email"])
 
 
+@pytest.mark.slow
 def test_no_death_repeats_a_messages_step_that_is_kept() -> None:
     """The same of a handler."""
     marks = Marks()

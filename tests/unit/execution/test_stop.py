@@ -5,6 +5,8 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from runonce.errors import HostStopping, LeaseLost, RunInterrupted
 from runonce.execution.stop import StopSignal
 
@@ -76,6 +78,7 @@ def test_a_run_keeps_its_own_cause() -> None:
     assert run.cause is lost
 
 
+@pytest.mark.slow
 def test_a_finished_run_hears_nothing_and_is_forgotten() -> None:
     """After detaching the host holds no reference to the run; detaching twice, or after the stop, is harmless."""
     host = StopSignal()

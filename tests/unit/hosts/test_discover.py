@@ -175,6 +175,7 @@ def test_a_folder_can_be_discovered_twice(folder: Callable[..., Path]) -> None:
     assert list(discover(jobs).jobs) == ["much_newer"]
 
 
+@pytest.mark.slow
 def test_threads_that_discover_at_once_each_find_everything(folder: Callable[..., Path]) -> None:
     """A discovery never takes a file that another thread is just importing for one without jobs."""
     slow = "import time\ntime.sleep(0.02)\n" + textwrap.dedent(GOOD)

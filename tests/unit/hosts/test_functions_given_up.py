@@ -38,6 +38,7 @@ class Away(MemorySender):
         super().send(entity, messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", [0, 1])
 def test_a_function_that_hangs_gives_its_message_and_its_turn_to_others(away: int) -> None:
     """The message is sent again once, at the latest when its function ends, and the next one is handled meanwhile."""
@@ -82,6 +83,7 @@ class Queues(MemorySender):
         return self.is_latest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "is_latest", "fails", "removed"),
     [(1, True, True, 1), (1, False, False, 1), (5, True, False, 0)],
@@ -114,6 +116,7 @@ class Slow(MemorySender):
         super().send(entity, messages)
 
 
+@pytest.mark.slow
 def test_what_does_not_stop_is_given_back_all_at_once() -> None:
     """Forty messages with a tenth of a second of storage each are back long before the host kills the worker."""
     settings, clock, sender = fresh_settings("UseDevelopmentStorage=true"), SystemClock(), Slow()

@@ -38,6 +38,7 @@ def test_the_port_is_known_only_where_it_is_this_machines(environ: dict[str, str
     assert port_of(environ) == port
 
 
+@pytest.mark.slow
 def test_a_port_that_answered_and_refuses_is_a_host_that_stops() -> None:
     """It is told once, soon after the port closes, and not while it answers."""
     gone, port = threading.Event(), HttpPort()
@@ -47,6 +48,7 @@ def test_a_port_that_answered_and_refuses_is_a_host_that_stops() -> None:
     assert gone.wait(2)
 
 
+@pytest.mark.slow
 def test_a_port_that_never_answered_tells_nothing() -> None:
     """A wrong port must stop nothing."""
     gone, port = threading.Event(), HttpPort()

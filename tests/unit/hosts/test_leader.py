@@ -115,6 +115,7 @@ WAITING = 4
 """Threads that wait while one of three leads: its renewal and its watch, and two that stand by. Of a host, too."""
 
 
+@pytest.mark.slow
 def test_one_leads_and_the_others_make_one_call_a_period(replicas: list[Replica], clock: Waits) -> None:
     """In ten minutes one leads all the time, and each of the others asks once every 20 s."""
     clock.pass_time(600, WAITING)
@@ -211,6 +212,7 @@ def test_versions_with_other_jobs_have_a_leader_each() -> None:
     assert len({one, lock_of([job("a")]), lock_of([job("a"), job("b", "0 5 * * * *")])}) == 3
 
 
+@pytest.mark.slow
 def test_only_the_leader_runs_timers_recovery_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three hosts one looks at the table and the queue; when it stops another one does; each fire time runs once."""
     monkeypatch.setattr(local, "POLL", POLL)

@@ -785,6 +785,7 @@ BAD_ROWS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "said"), BAD_ROWS.values(), ids=BAD_ROWS)
 def test_rows_that_cannot_be_kept_are_refused(bench: Workbench, rows: Any, said: str) -> None:
     """A row that a table cannot hold is refused with its name and the remedy, unwritten and not tried again."""
@@ -826,6 +827,7 @@ MISUSES: dict[str, Callable[[Message], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES)
 def test_what_can_never_be_kept_or_sent_is_not_tried_again(bench: Workbench, misuse: Any) -> None:
     """A handler that asks for what no service takes fails at once: trying again would only repeat its effects."""

@@ -168,6 +168,7 @@ def test_trouble_with_one_claim_does_not_end_the_others(
     assert fine.claim.held
 
 
+@pytest.mark.slow
 def test_the_thread_ends_with_its_host() -> None:
     """A host that is gone leaves no thread behind."""
     clock = SteppedClock()

@@ -59,6 +59,7 @@ def test_a_claim_is_removed_after_its_retention(bench: Workbench) -> None:
     assert purged(bench, one, other, bad) == {"C"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("days", [0, 1, 14, 20.9, 29.99])
 def test_a_claim_is_never_removed_early(bench: Workbench, days: float) -> None:
     """As long as its message may still come, from the queue or by a replay, a claim is there to recognise it."""

@@ -229,6 +229,7 @@ SENT = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, database=None, max_examples=200)
 @given(SENT, SENT)
 def test_follow_ups_have_one_id_exactly_when_they_are_one(one: Any, other: Any) -> None:

@@ -112,6 +112,7 @@ def test_a_hook_sets_a_variable_for_the_handler(bench: Workbench, *, is_async: b
     assert seen == ["m-1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["raise", "hang"])
 def test_hooks_hurt_no_message(heard: Heard, bench: Workbench, how: str) -> None:
     """The message is handled as if nobody had listened."""

@@ -32,6 +32,7 @@ def test_what_is_sent_arrives(server: Listener) -> None:
     assert request.content_type == "application/json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statuses", [[500], [503, 429], [500, 502]])
 def test_a_fault_is_tried_again(server: Listener, statuses: list[int]) -> None:
     """A server that fails once or twice is told all the same."""
@@ -40,6 +41,7 @@ def test_a_fault_is_tried_again(server: Listener, statuses: list[int]) -> None:
     assert len(server.requests) == len(statuses) + 1
 
 
+@pytest.mark.slow
 def test_it_is_given_up_after_three_tries(server: Listener, caplog: pytest.LogCaptureFixture) -> None:
     """A server that always fails is asked three times, and the log says so without the URL."""
     server.always = 500
@@ -61,6 +63,7 @@ def test_a_refusal_is_not_tried_again(
     assert f"The webhook was not told: HTTP {status}" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [HANG, DRIP], ids=["silent", "a byte now and then"])
 def test_a_server_that_hangs_costs_bounded_time(server: Listener, how: int) -> None:
     """A server that takes the request and never answers is given up."""
@@ -70,6 +73,7 @@ def test_a_server_that_hangs_costs_bounded_time(server: Listener, how: int) -> N
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_nobody_there(caplog: pytest.LogCaptureFixture) -> None:
     """A refused connection is tried again and then told in the log, by the kind of error alone."""
     with socket.socket() as free:
@@ -81,6 +85,7 @@ def test_nobody_there(caplog: pytest.LogCaptureFixture) -> None:
     assert SECRET not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [200, 500, 404, HANG])
 def test_the_url_is_in_no_log(server: Listener, status: int, caplog: pytest.LogCaptureFixture) -> None:
     """Not even when everything is logged, the HTTP library's own lines included."""

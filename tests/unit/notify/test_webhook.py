@@ -169,6 +169,7 @@ def test_thousands_of_dead_letters_are_a_few_messages(
     assert [event["count"] for event in events(server)] == [1, 99, 10]
 
 
+@pytest.mark.slow
 def test_a_replay_of_many_is_a_few_messages(server: Listener) -> None:
     """A hundred dead letters that are handled after all are one message each way at once, the others together."""
     bench = Workbench(clock=PassingClock())
@@ -187,6 +188,7 @@ def test_a_replay_of_many_is_a_few_messages(server: Listener) -> None:
     assert "99 more messages were handled after all" in server.requests[-1].json["text"]
 
 
+@pytest.mark.slow
 def test_a_webhook_that_hangs_is_in_nobodys_way(server: Listener) -> None:
     """Fifty failing runs take no longer for a server that takes requests and never answers."""
     server.always = HANG

@@ -17,6 +17,7 @@ def minutely(run: Run) -> None:
     """Do nothing."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("since", "until", "why"),
     [

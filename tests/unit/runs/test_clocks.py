@@ -42,6 +42,7 @@ def world(one: ScheduledJob, *, seconds_ahead: float) -> tuple[Workbench, Dispat
     return bench, replica(bench, clock=clock)
 
 
+@pytest.mark.slow
 def test_a_clock_a_day_ahead_takes_nobodys_fire_times() -> None:
     """It claims nothing of tomorrow, and the others' fire times of today run as before."""
     one = job()

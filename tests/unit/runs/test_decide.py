@@ -206,6 +206,7 @@ def test_a_running_run_is_told_at_its_next_checkpoint() -> None:
     assert recovered(replica(made.bench), made.bench.clock) == []
 
 
+@pytest.mark.slow
 def test_a_running_run_is_told_at_its_next_renewal() -> None:
     """One that never saves loses its lease when it would be renewed; no other run begins before that."""
     made = Charging()

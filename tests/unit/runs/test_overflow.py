@@ -118,6 +118,7 @@ def test_any_number_of_fire_times_can_be_asked_for() -> None:
     assert {at(1) + timedelta(seconds=10 * second) for second in range(120)} <= set(made.done)
 
 
+@pytest.mark.slow
 def test_what_is_outdated_in_the_overflow_does_no_harm() -> None:
     """A fire time that was finished by hand while it was out of the row is not run again."""
     made = asked(KEPT + 5)
@@ -132,6 +133,7 @@ def test_what_is_outdated_in_the_overflow_does_no_harm() -> None:
     assert made.overflow() == 0
 
 
+@pytest.mark.slow
 def test_a_decision_is_never_moved_out() -> None:
     """What an operator started again stays on the row, so that it cannot come back after it has ended."""
     made = Failing()

@@ -55,6 +55,7 @@ def after_a_long_run(**options: Any) -> tuple[Workbench, ScheduledJob, list[date
     return bench, job, ran
 
 
+@pytest.mark.slow
 def test_fire_times_that_come_while_it_runs_are_skipped_when_asked_to() -> None:
     """overlap="skip": none of them runs afterwards, the run's record says so, and the audit has nothing to say."""
     bench, job, ran = after_a_long_run(overlap="skip", misfire="all")
@@ -65,6 +66,7 @@ def test_fire_times_that_come_while_it_runs_are_skipped_when_asked_to() -> None:
     assert audit_job(job, job_row(bench, job), bench.clock.now()).overdue == timedelta()
 
 
+@pytest.mark.slow
 def test_fire_times_that_come_while_it_runs_wait_otherwise() -> None:
     """overlap="wait", the default: misfire says which of them run after it."""
     _, _, ran = after_a_long_run(misfire="all")
@@ -104,6 +106,7 @@ def test_jitter_delays_the_start_and_not_the_fire_time() -> None:
     assert seconds == pytest.approx([spread.delay(at(hour)) for hour in range(1, 9)], abs=0.001)
 
 
+@pytest.mark.slow
 def test_jitter_spreads_jobs_that_fire_together() -> None:
     """Jobs of one schedule begin at different instants, on every replica at the same."""
 

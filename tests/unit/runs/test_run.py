@@ -218,6 +218,7 @@ def test_batches_refuse_what_cannot_work() -> None:
     in_a_run(body)
 
 
+@pytest.mark.slow
 def test_loops_are_no_more_than_a_row_keeps() -> None:
     """A loop for each of thousands of customers is refused while what is kept of them still fits in a column."""
 

@@ -102,6 +102,7 @@ def test_it_never_shows_while_the_run_lives(bench: Workbench, begun: Started, bo
     assert shown(bench) == []
 
 
+@pytest.mark.slow
 def test_what_takes_over_goes_on_from_it(bench: Workbench, begun: Started) -> None:
     """The other host waits for the moment that is left of the lease, and runs the next attempt."""
     step(bench, 30)

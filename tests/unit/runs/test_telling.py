@@ -153,6 +153,7 @@ def test_hooks_that_raise_hurt_no_run(heard: Heard, *, is_async: bool) -> None:
     assert heard.names() == ["before_run", "after_run"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_hooks_that_hang_cost_one_second_in_all(heard: Heard, *, is_async: bool) -> None:
     """Twenty runs under a hook that hangs take a second longer, and none fails."""

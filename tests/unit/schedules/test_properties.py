@@ -139,6 +139,7 @@ def test_fire_times_are_those_of_a_clock_watched_minute_by_minute(
     assert [fire_time for fire_time, _ in zip(newest, range(60), strict=False)] == expected[::-1][:60]
 
 
+@pytest.mark.slow
 @quick
 @given(data=st.data(), expression=expressions, zone=zones)
 def test_cutting_a_window_anywhere_changes_nothing(data: st.DataObject, expression: str, zone: str) -> None:
@@ -153,6 +154,7 @@ def test_cutting_a_window_anywhere_changes_nothing(data: st.DataObject, expressi
     assert all(fire_time.microsecond == 0 and fire_time.tzinfo is UTC for fire_time in whole)
 
 
+@pytest.mark.slow
 @quick
 @given(data=st.data(), expression=expressions, zone=zones)
 def test_next_and_previous_are_neighbours(data: st.DataObject, expression: str, zone: str) -> None:
@@ -167,6 +169,7 @@ def test_next_and_previous_are_neighbours(data: st.DataObject, expression: str, 
     assert schedule.previous(second - timedelta(microseconds=1)) == first
 
 
+@pytest.mark.slow
 @quick
 @given(
     data=st.data(), expression=expressions, zone=zones, early=st.integers(0, 400_000), late=st.integers(0, 60)

@@ -34,6 +34,7 @@ def by_croniter(expression: str) -> croniter:
     return croniter(" ".join(plain), FIRST, ret_type=datetime, day_or=False, second_at_beginning=True)
 
 
+@pytest.mark.slow
 @settings(quick, max_examples=150)
 @given(expression=ANY, local=st.datetimes(FIRST, LAST).map(lambda at: at.replace(microsecond=0)))
 def test_steps_are_croniters(expression: str, local: datetime) -> None:

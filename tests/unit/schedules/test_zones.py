@@ -40,6 +40,7 @@ def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", ["another", "none"])
 def test_the_machines_own_zone_data_changes_no_fire_time(tmp_path: Path, machine: str) -> None:
     """Whatever data a machine has for a zone, the pinned data decides, so that all hosts name one instant."""
@@ -51,6 +52,7 @@ def test_the_machines_own_zone_data_changes_no_fire_time(tmp_path: Path, machine
     assert ended.stdout.strip() == "2026-11-30T00:00:00+00:00", ended.stderr
 
 
+@pytest.mark.slow
 def test_without_tzdata_utc_works_and_others_say_what_to_install() -> None:
     """Where the package tzdata is missing, UTC needs none, and any other zone names it as the remedy."""
     hidden = "import sys\nsys.modules['tzdata'] = None\n"

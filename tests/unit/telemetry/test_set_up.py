@@ -70,6 +70,7 @@ def test_otlp_reaches_a_collector(server: Listener, monkeypatch: pytest.MonkeyPa
     assert "runonce.runs" in {metric.name for metric in metrics.scope_metrics[0].metrics}
 
 
+@pytest.mark.slow
 def test_a_collector_that_hangs_holds_up_nothing_but_the_last_words(
     server: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, kind: str, ex
             listen(Watched(telemetry=kind), "n", "h", "storage", made)
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_where_it_is_off() -> None:
     """A host without telemetry and notification has no module of theirs, nor of OpenTelemetry."""
     code = """

@@ -72,6 +72,7 @@ def test_a_job_that_keeps_its_effects_in_the_ledger_repeats_nothing() -> None:
     crash_everywhere(job, prepare=orders).check()
 
 
+@pytest.mark.slow
 def test_a_blob_that_grows_with_every_attempt_is_seen() -> None:
     """A job that appends to a blob writes its line twice, and the report says at which deaths."""
 
@@ -86,6 +87,7 @@ def test_a_blob_that_grows_with_every_attempt_is_seen() -> None:
     assert (twice.name, twice.applied, twice.changed) == ("blobs.write log", True, ["blob log"])
 
 
+@pytest.mark.slow
 def test_work_that_is_skipped_after_a_death_is_missing() -> None:
     """A checkpoint saved before the work it tells of loses that work, and the report says so."""
     marks = Marks()
@@ -105,6 +107,7 @@ def test_work_that_is_skipped_after_a_death_is_missing() -> None:
         report.check()
 
 
+@pytest.mark.slow
 def test_work_that_a_second_death_loses_is_missing() -> None:
     """A resumed run that says so before its work loses that work to a second death, and to no single one."""
     marks = Marks()
@@ -139,6 +142,7 @@ def test_a_handlers_second_death_is_tried_too() -> None:
     assert str(report).splitlines()[-1].endswith("pairs of deaths: nothing new")
 
 
+@pytest.mark.slow
 def test_how_a_run_ends_after_a_death_is_part_of_the_report() -> None:
     """A job that is held once its host died has not completed, and the check says how it ended."""
 
@@ -152,6 +156,7 @@ def test_how_a_run_ends_after_a_death_is_part_of_the_report() -> None:
     assert str(report).endswith("nothing new")
 
 
+@pytest.mark.slow
 def test_a_handler_is_killed_at_its_sends_and_its_settlement_too() -> None:
     """Rows and follow-ups are there once whatever dies; a call outside repeats before the claim says it is done."""
     marks = Marks()

@@ -83,6 +83,7 @@ def test_a_bad_message_is_a_dead_letter(body: object) -> None:
     assert isinstance(Workbench().deliver(send_invoice, body), DeadLetter)
 
 
+@pytest.mark.slow
 def test_benches_leave_no_threads_behind() -> None:
     """A workbench that is gone has no thread left, however many a test suite makes."""
     before = set(threading.enumerate())

@@ -90,6 +90,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @quick
 @given(JSON, JSON)
 def test_bodies_are_one_exactly_when_their_json_is(one: object, other: object) -> None:
@@ -118,6 +119,7 @@ PARTS = st.sampled_from(["", "a", "b", "a:b", "x" * 127 + "1", "x" * 127 + "2", 
 BODIES = st.sampled_from([b"", b"1", b"2", b'{"a":1,"b":2}', b"\xff"])
 
 
+@pytest.mark.slow
 @quick
 @given(
     st.lists(st.tuples(PARTS, PARTS, PARTS, BODIES, st.integers(0, 12)), min_size=2, max_size=6, unique=True)
