@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import threading
 from dataclasses import replace
@@ -36,7 +35,7 @@ from runonce.messages.heartbeat import Heartbeats
 from runonce.messages.once import ALL, Call, check_not_within, during
 from runonce.messages.reading import key_text
 from runonce.messages.rows import of_calls
-from runonce.stores.columns import column_problem, shortened
+from runonce.stores.columns import column_problem, shortened, strict
 from runonce.transports.ids import canonical, fingerprint
 from runonce.transports.settlement import Complete, DeadLetter
 
@@ -96,7 +95,7 @@ def as_json(once: Once, key: str, result: object) -> str:
         NotKeptError: It cannot be.
     """
     try:
-        text = json.dumps(result, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = strict(result)
     except (TypeError, ValueError, RecursionError) as error:
         if inspect.iscoroutine(result):
             result.close()

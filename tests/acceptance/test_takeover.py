@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.functions_app import environment, make_app
@@ -20,9 +20,11 @@ from runonce.runs.rows import Outcome
 from runonce.runs.table import read_run
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
+    from runonce.runs.dispatch import Dispatcher
     from runonce.settings import Settings
     from runonce.stores.protocols import Stores
     from tests.conftest import Calls
@@ -54,33 +56,45 @@ def waited_after(azure: Stores, settings: Settings, goes_on: Callable[[], bool])
     return 0.0 if free_at is None else elapsed() - free_at  # it was quicker than we looked
 
 
+def asked_for(settings: Settings, folder: Path, **values: Any) -> tuple[Config, Dispatcher]:
+    """Replicas to be, whose recovery ticks are an hour apart, and who has asked for the run that one of them begins."""
+    config = Config(
+        connection_string=settings.storage.connection_string or "",
+        namespace=settings.namespace,
+        diary=str(folder / "diary"),
+        began=elapsed(),
+        jobs=["nightly"],
+        schedule="0 0 3 * * *",
+        items=400,
+        recovery_interval=3600.0,
+        **values,
+    )
+    dispatcher = config.dispatcher("operator")
+    ask(dispatcher, dispatcher.jobs["nightly"], START)
+    return config, dispatcher
+
+
+def start_second(replicas: Replicas, dispatcher: Dispatcher) -> subprocess.Popen[str]:
+    """The one that is to take over, once it is up."""
+    second = replicas.start("second")
+    give_up_at = time.monotonic() + 30
+    while len(hosts(dispatcher.registry)) < 2:
+        assert time.monotonic() < give_up_at, replicas.logs()
+        time.sleep(0.1)
+    return second
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lived", [1.5, 7.3])
 def test_a_killed_hosts_run_goes_on_when_its_lease_has_ended(
     tmp_path: Path, settings: Settings, azure: Stores, lived: float
 ) -> None:
     """Real processes, a lease of 15 s, recovery ticks an hour apart: two seconds after the lease it goes on."""
-    config = Config(
-        connection_string=settings.storage.connection_string or "",
-        namespace=settings.namespace,
-        diary=str(tmp_path / "diary"),
-        began=elapsed(),
-        jobs=["nightly"],
-        schedule="0 0 3 * * *",
-        items=400,
-        pause=0.1,
-        recovery_interval=3600.0,
-    )
-    dispatcher = config.dispatcher("operator")
-    ask(dispatcher, dispatcher.jobs["nightly"], START)
+    config, dispatcher = asked_for(settings, tmp_path, pause=0.1)
     with Replicas(config, tmp_path) as replicas:
         first = replicas.start("first")
         began = replicas.wait_for("item")["at"]
-        second = replicas.start("second")
-        give_up_at = time.monotonic() + 30
-        while len(hosts(dispatcher.registry)) < 2:
-            assert time.monotonic() < give_up_at, replicas.logs()
-            time.sleep(0.1)
+        second = start_second(replicas, dispatcher)
         time.sleep(max(0.0, began + lived - elapsed()))
         first.kill()
 
@@ -98,27 +112,11 @@ def test_a_killed_hosts_run_goes_on_at_once_where_its_lease_is_postgresqls(
     tmp_path: Path, settings: Settings, postgresql_address: str
 ) -> None:
     """As if on two machines, recovery ticks an hour apart: the lost connection tells, and no lease is waited out."""
-    config = Config(
-        connection_string=settings.storage.connection_string or "",
-        namespace=settings.namespace,
-        diary=str(tmp_path / "diary"),
-        began=elapsed(),
-        jobs=["nightly"],
-        schedule="0 0 3 * * *",
-        items=400,
-        recovery_interval=3600.0,
-        leases=postgresql_address,
-    )
-    dispatcher = config.dispatcher("operator")
-    ask(dispatcher, dispatcher.jobs["nightly"], START)
+    config, dispatcher = asked_for(settings, tmp_path, leases=postgresql_address)
     with Replicas(config, tmp_path) as replicas:
         first = replicas.start("first")
         replicas.wait_for("item")
-        second = replicas.start("second")
-        give_up_at = time.monotonic() + 30
-        while len(hosts(dispatcher.registry)) < 2:
-            assert time.monotonic() < give_up_at, replicas.logs()
-            time.sleep(0.1)
+        second = start_second(replicas, dispatcher)
         renewed_until = elapsed() + 15
         first.kill()
         while not (
