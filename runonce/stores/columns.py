@@ -194,7 +194,7 @@ def fitting(attempts: Sequence[Mapping[str, str]]) -> tuple[Mapping[str, str], .
     """As many of the newest attempts as one column keeps: where they are long, the older ones lose their `error`."""
     kept = list(attempts)[-KEPT_ATTEMPTS:]
     for place, attempt in enumerate(kept):
-        if len(compact(kept).encode("utf-16-le", "surrogatepass")) <= 2 * LARGEST_ATTEMPTS:
+        if units(compact(kept)) <= LARGEST_ATTEMPTS:
             break
         kept[place] = {**attempt, "error": ""}
     return tuple(kept)
@@ -210,7 +210,7 @@ def column_problem(name: str, value: object) -> str | None:  # noqa: PLR0911 - o
         return f"it is a {type(value).__name__}; a column is text, a number or a boolean"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "a whole number has at most 64 bits; keep it as text"
-    if isinstance(value, str) and len(value.encode("utf-16-le", "surrogatepass")) > 2 * LONGEST_COLUMN:
+    if isinstance(value, str) and units(value) > LONGEST_COLUMN:
         return f"a text has at most {LONGEST_COLUMN} characters; keep it in a blob"
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
         return "it is not valid Unicode: it holds half a surrogate pair, as of an emoji cut in two"
@@ -241,7 +241,7 @@ def row_problem(values: Mapping[str, Value]) -> str | None:
 
 def _size(value: Value) -> int:
     """Bytes of a value in a row."""
-    return 4 + len(value.encode("utf-16-le", "surrogatepass")) if isinstance(value, str) else 8
+    return 4 + 2 * units(value) if isinstance(value, str) else 8
 
 
 def payload(values: Mapping[str, Value]) -> int:
