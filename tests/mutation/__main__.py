@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -101,6 +100,8 @@ def results(modules: Sequence[str]) -> tuple[Counter[str], list[tuple[str, Chang
         data = SourceFileMutationData(path=path)
         data.load()
         for name, code in data.exit_code_by_key.items():
+            if code is None:
+                sys.exit("stopped before all were tried")  # mutmut takes Ctrl-C for an end like any other
             if code in FOUND:
                 found[named(path)] += 1
             else:
@@ -136,6 +137,21 @@ def told(seen: Judged, modules: Sequence[str]) -> Iterator[str]:
     yield f"{'together':40} {counts} {seen.score():6.1f} %"
 
 
+def mutate(paths: Sequence[str], processes: int) -> None:
+    """Try the mutants of some files; what was found of others, or with other tests, is forgotten."""
+    from mutmut import __main__ as mutmut  # noqa: PLC0415
+    from mutmut.configuration import config  # noqa: PLC0415
+
+    from tests.mutation.runner import Runner  # noqa: PLC0415
+
+    os.chdir(ROOT)  # where mutmut looks for what it works on
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # looking for plugins takes longer than most tests
+    shutil.rmtree(WORK, ignore_errors=True)
+    config().only_mutate = list(paths)
+    mutmut.get_mutant_runner = Runner
+    mutmut._run((), processes)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Mutate; 1 where the score is too low, or a change that is named as equivalent is none."""
     parser = argparse.ArgumentParser(prog="dev.py mutate", description=__doc__)
@@ -150,15 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"no module of the core: {', '.join(sorted(unknown))}. There are {', '.join(everything)}"
         )
     modules = options.modules or everything
-    shutil.rmtree(WORK, ignore_errors=True)  # what was found with other tests says nothing
-    tool = [str(Path(sys.executable).with_name("mutmut")), "run", "--max-children", str(options.processes)]
-    # Each mutant starts pytest once more, and looking for plugins takes longer than most tests.
-    settings = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    chosen = [f"{module}.*" for module in options.modules]
-    code = subprocess.run([*tool, *chosen], cwd=ROOT, env=settings, check=False).returncode
-    if code:
-        return code
-    os.chdir(ROOT)  # where mutmut looks for what it found
+    mutate([path for path in core()["only_mutate"] if named(path) in modules], options.processes)
     seen = judged(*results(modules), equivalents(), modules)
     print("\n".join(told(seen, modules)))  # noqa: T201 - for a person
     return 1 if seen.score() < LEAST or seen.stale else 0

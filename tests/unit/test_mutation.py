@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -59,3 +61,27 @@ def test_a_survivor_is_told_with_its_change() -> None:
     assert lines[:4] == ["runonce.plan.decide", "    - return a < b", "    + return a <= b", "    m1"]
     assert [line.split()[0] for line in lines[-3:]] == ["runonce.claim", "runonce.plan", "together"]
     assert lines[-1].endswith("75.0 %")
+
+
+def test_a_mutant_is_tried_by_the_fastest_tests_first_until_one_fails() -> None:
+    """What they fail at is found as soon as it can be; where none fails the mutant has survived."""
+    pytest.importorskip("mutmut")
+    from mutmut.state import state  # noqa: PLC0415
+
+    from tests.mutation.runner import Collected  # noqa: PLC0415
+
+    ran: list[str] = []
+    session = SimpleNamespace(testsfailed=0, items=[])
+
+    def run(item: Any, nextitem: Any) -> None:
+        ran.append(f"{item.nodeid} before {nextitem and nextitem.nodeid}")
+        session.testsfailed += item.nodeid == "fails"
+
+    hook = SimpleNamespace(pytest_runtest_protocol=run)
+    names = ["slow", "fast", "fails"]
+    session.items = [SimpleNamespace(nodeid=name, ihook=hook) for name in names]
+    state().duration_by_test = {"slow": 3.0, "fast": 1.0, "fails": 2.0}
+    collected = Collected(cast("pytest.Session", session))
+    assert collected.run_tests(mutant_name="m1", tests=["slow", "fast"]) == 0
+    assert collected.run_tests(mutant_name="m2", tests=names) == 1
+    assert ran == ["fast before slow", "slow before None", "fast before fails", "fails before slow"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.flows import at
 
-from runonce.errors import AlreadyRecordedError, Fenced, StoreError
+from runonce.errors import AlreadyRecordedError, Fenced, NotKeptError, StoreError
 from runonce.execution.lease import Lease
 from runonce.execution.registry import Registry
 from runonce.runs import claim as module
@@ -275,6 +275,17 @@ def test_a_stopped_run_is_asked_for_at_once(world: World) -> None:
     assert world.rows[1].failures == 0
 
 
+@pytest.mark.parametrize(("outcome", "why"), [(Outcome.STOPPED, "stopped"), (Outcome.SUCCEEDED, "unsent")])
+def test_what_follows_a_run_has_its_parameters(outcome: Outcome, why: str) -> None:
+    """Whether it goes on or has messages left to send: without them its row would not be found."""
+    world = World()
+    claimed = world.claimed(at(2), by="hand", params='{"n":1}')
+    claimed.finish(outcome, outbox=({"to": "q", "id": "x", "body": "{}"},))
+    now = world.clock.now()
+    left = claimed._rows[0].pending[at(2)]
+    assert left == Pending(why, now, asked_at=now, params='{"n":1}')  # type: ignore[arg-type]
+
+
 def test_a_success_with_messages_to_send_is_not_forgotten(world: World) -> None:
     """They are on its row, and the job's row says that they are to be sent; a retry sends its own later."""
     outbox = ({"to": "q", "id": "x", "body": "{}"},)
@@ -317,6 +328,28 @@ def test_a_run_on_time_lets_nothing_go() -> None:
     claimed.finish(Outcome.SUCCEEDED)
     assert (world.rows[1].reason, world.rows[1].skips) == ("", ())
     assert world.rows[0].watermark == world.clock.now()
+
+
+def test_what_was_let_go_is_a_reason_by_itself() -> None:
+    """A run that gives none has only that one."""
+    world = World(schedule="0 0 * * * *", overlap="skip")
+    claimed = world.claimed()
+    world.clock.advance(3600)
+    claimed._lease._trusted_until = float("inf")
+    claimed.finish(Outcome.SUCCEEDED)
+    assert world.rows[1].reason.startswith("1 fire time(s) from 2026-01-01T04:00:00Z to ")
+
+
+def test_a_watermark_never_goes_back() -> None:
+    """One that is ahead of the run's end, as a host whose clock is ahead leaves it, stays."""
+    world = World(schedule="0 0 * * * *", overlap="skip")
+    claimed = world.claimed()
+    read = world.stores.runs.get("test", job_key("nightly"))
+    assert read is not None
+    ahead = world.clock.now() + timedelta(seconds=9)
+    world.stores.runs.commit("test", [write(replace(world.rows[0], watermark=ahead), read.etag)])
+    claimed.finish(Outcome.SUCCEEDED)
+    assert world.rows[0].watermark == ahead
 
 
 # -- what is next ----------------------------------------------------------------------------------------------
@@ -422,5 +455,18 @@ def test_an_entry_that_is_there_is_named_with_the_remedy(world: World) -> None:
     assert str(refused.value) == (
         "Job nightly: its ledger has an entry 'a/1' already, so nothing of this batch was written; leave out what "
         "`run.ledger.keys()` has."
+    )
+    assert world.rows[1].checkpoint == "1"
+
+
+def test_a_list_of_messages_takes_the_place_of_an_entry(world: World) -> None:
+    """A transaction has a hundred rows: two of the run, the list, and 97 entries; one more writes nothing."""
+    claimed, new = world.claimed(), FanOut({"resize": 1}, {"resize": ["m-1"]})
+    claimed.save("1", {}, {str(n): {} for n in range(97)}, fan_out=new)
+    with pytest.raises(NotKeptError) as refused:
+        claimed.save("2", {}, {f"more-{n}": {} for n in range(98)}, fan_out=new)
+    assert str(refused.value) == (
+        "Job nightly: a commit that sends messages some handler waits for takes one ledger entry less than 98; use "
+        "smaller batches."
     )
     assert world.rows[1].checkpoint == "1"

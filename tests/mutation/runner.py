@@ -1,0 +1,65 @@
+"""Where a mutant is tried: in a fork of a pytest session that has collected the tests and has run none of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from mutmut.configuration import config
+from mutmut.runners.harness import PytestRunner, TestRunner
+from mutmut.state import state
+from mutmut.utils.file_utils import change_cwd
+from mutmut.workers.isolation import ForkServerRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Collected(TestRunner):
+    """Tests that are collected: each mutant goes on from here, where starting pytest takes longer than most tests."""
+
+    def __init__(self, session: pytest.Session) -> None:
+        """Find them by their ids."""
+        self._session = session
+        self._items = {item.nodeid: item for item in session.items}
+
+    def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:  # noqa: ARG002
+        """Run the fastest first until one fails: 1, or 0 where none does."""
+        chosen = [self._items[name] for name in sorted(tests, key=state().duration_by_test.__getitem__)]
+        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._session.testsfailed:
+                return 1
+        return 0
+
+
+class Runner(ForkServerRunner):
+    """A process that has run tests has threads of theirs, and is not to be forked; the one that forks only collects."""
+
+    def __init__(self, processes: int) -> None:
+        """Take the place of mutmut's own."""
+        super().__init__(processes, PytestRunner, {})
+
+    def _forkserver_main(self, work_fd: int, result_fd: int) -> None:
+        runner, serve = self, super()._forkserver_main
+
+        class Within:
+            """The session waits where it would begin to run tests."""
+
+            @pytest.hookimpl(tryfirst=True)
+            def pytest_runtestloop(self, session: pytest.Session) -> bool:
+                runner.test_runner_class, runner.test_runner_args = Collected, {"session": session}
+                serve(work_fd, result_fd)
+                return True
+
+        chosen = [*config().pytest_add_cli_args_test_selection, *config().pytest_add_cli_args]
+        with (
+            change_cwd("mutants"),
+            Path(os.devnull).open("w") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+        ):
+            # What is printed is kept by each process for itself: --capture=fd has one file for all forks.
+            pytest.main(["--rootdir=.", "--tb=no", "--capture=sys", *chosen], plugins=[Within()])
