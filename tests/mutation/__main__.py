@@ -21,7 +21,7 @@ EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 LEAST = 95.0
 """Per cent of the mutants that the tests must find."""
 FOUND = {1, 3, 24, -24, 152}
-"""What pytest ends with where a test fails, or is ended with where it takes far longer than it should (SIGXCPU).
+"""What pytest ends with where a test fails or is never done, or is ended with where it computes for ever (SIGXCPU).
 Any other end, as of tests that could not be run, has found nothing."""
 
 

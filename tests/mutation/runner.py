@@ -12,7 +12,7 @@ from mutmut.configuration import config
 from mutmut.runners.harness import PytestRunner, TestRunner
 from mutmut.state import state
 from mutmut.utils.file_utils import change_cwd
-from mutmut.workers.isolation import ForkServerRunner
+from mutmut.workers import isolation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,7 @@ class Collected(TestRunner):
         return 0
 
 
-class Runner(ForkServerRunner):
+class Runner(isolation.ForkServerRunner):
     """A process that has run tests has threads of theirs, and is not to be forked; the one that forks only collects."""
 
     def __init__(self, processes: int) -> None:
@@ -45,6 +45,8 @@ class Runner(ForkServerRunner):
 
     def _forkserver_main(self, work_fd: int, result_fd: int) -> None:
         runner, serve = self, super()._forkserver_main
+        # It ends a process by its number, long after that may be another program's; pytest's own time-out is enough.
+        isolation.register_timeout = lambda _pid, _seconds: None
 
         class Within:
             """The session waits where it would begin to run tests."""

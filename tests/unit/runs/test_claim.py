@@ -147,11 +147,14 @@ def test_a_claim_whose_reply_was_lost_is_recognised(world: World) -> None:
     assert world.run_row().outcome is Outcome.SUCCEEDED
 
 
-def test_a_claim_that_got_lost_is_made_again(world: World) -> None:
-    """When reading back shows nothing, the claim is made, not given up."""
+def test_a_claim_that_got_lost_is_made_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """When reading back shows nothing, the claim is made, not given up; the log says which got no answer."""
     world.boundary.next("commit", Fault.LOST_REQUEST)
     assert world.claim().run.attempt == 1
     assert world.boundary.calls == ["get", "scan", "commit", "get", "scan", "get", "commit"]
+    assert caplog.messages[0].startswith(
+        "claim of nightly at 2026-01-01 03:00:00+00:00: no answer, reading back: "
+    )
 
 
 def test_a_takeover_whose_reply_was_lost_counts_one_death(world: World) -> None:
@@ -161,6 +164,7 @@ def test_a_takeover_whose_reply_was_lost_counts_one_death(world: World) -> None:
     world.boundary.next("commit", Fault.LOST_REPLY)
     taken = world.claim()
     assert (taken.run.attempt, taken.run.abandoned) == (2, 1)
+    assert taken.taken_over == pytest.approx(AFTER_LEASE, abs=1)
 
 
 def test_a_run_that_is_held_stays_held_where_the_reply_was_lost(world: World) -> None:

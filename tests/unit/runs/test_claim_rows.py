@@ -136,6 +136,29 @@ def test_a_takeover_says_for_how_long_nobody_gave_a_sign_of_life(world: World) -
     assert world.claimed(by="request").taken_over is None
 
 
+@pytest.mark.parametrize(("grace", "missed"), [(0, True), (5, False)])
+def test_what_may_still_wait_for_its_tick_was_not_missed(*, grace: int, missed: bool) -> None:
+    """A fire time that is passed over is a trouble of the job only where it has waited for longer than the grace."""
+    world = World(schedule="0 * * * * *")
+    world.claimed().finish(Outcome.SUCCEEDED)
+    world.clock.advance(180)
+    world.claimed(at(3, 3), grace=timedelta(minutes=grace))
+    assert ("missed" in world.rows[0].troubles) is missed
+
+
+def test_what_the_schedule_before_left_is_on_record_with_the_first_claim_of_the_next() -> None:
+    """Its fire times that nobody ran are named there, by the claim itself."""
+    world = World(schedule="0 0 * * * *")
+    world.claimed().finish(Outcome.SUCCEEDED)
+    world.clock.advance(3600 + 600)
+    world.job = job("0 5 4 * * *")
+    world.claimed(at(4, 5))
+    left = world.stores.runs.get("test", run_key("nightly", at(4)))
+    assert left is not None
+    assert decode_run(left).outcome is Outcome.SKIPPED
+    assert "the schedule changed from 0 0 * * * * UTC to 0 5 4 * * * UTC" in decode_run(left).reason
+
+
 @pytest.mark.parametrize(("known", "since"), [(60, at(2, 50)), (5, at(2, 55))])
 def test_a_schedule_is_accounted_for_since_a_host_knew_it(world: World, known: int, since: datetime) -> None:
     """By storage's clock, and no longer ago than a fire time may wait for its tick."""
@@ -258,6 +281,7 @@ def test_a_retry_without_a_time_waits_from_now() -> None:
 def test_a_failure_for_good_is_the_jobs_trouble(world: World) -> None:
     """It is an open question, and what was wrong with the job before is known to whoever tells of it."""
     claimed = world.claimed()
+    assert dict(claimed.troubles_before) == {}
     claimed.finish(Outcome.FAILED, error="ValueError: no")
     job_row, run_row = world.rows
     now = world.clock.now()
