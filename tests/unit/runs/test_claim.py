@@ -138,6 +138,19 @@ def test_a_record_of_what_was_missed_costs_no_call(world: World) -> None:
     assert skipped[0].outcome is Outcome.SKIPPED
 
 
+def test_a_run_that_is_there_unknown_to_its_job_costs_a_round_and_no_look_for_what_was_missed(
+    world: World,
+) -> None:
+    """The refusal says which row was in the way: only where it is the record's is that one's place looked at."""
+    world.claim().finish(Outcome.SUCCEEDED)
+    world.clock.advance(48 * 3600)
+    there = RunRow(job="nightly", fire_time=at(3, day=3), outcome=Outcome.RETRYING)
+    world.stores.runs.commit("test", [write(there, None)])
+    world.boundary.calls.clear()
+    assert isinstance(claim(world.registry, nightly, at(3, day=3), world.lease(), by="timer"), Claim)
+    assert world.boundary.calls == ["get", "commit", "get", "get", "commit"]
+
+
 def test_a_claim_whose_reply_was_lost_is_recognised(world: World) -> None:
     """The rows are read back: the claim is ours, and the token rose once."""
     world.boundary.next("commit", Fault.LOST_REPLY)
