@@ -6,10 +6,12 @@ import asyncio
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import RootModel
+from support.hooks import hearing
 from support.messages import AFTER_CLAIM, KEY, begun, delivery, handling, host_of, raw_row, row_of, silence
 
 from runonce.errors import (
@@ -22,10 +24,12 @@ from runonce.errors import (
     StoreError,
     TimeLimitExceeded,
     TransportError,
+    TransportRefusedError,
 )
 from runonce.execution.lease import Lease
 from runonce.execution.options import MAX_ABANDONED
 from runonce.execution.stop import StopSignal
+from runonce.messages.ended import Working
 from runonce.messages.heartbeat import Heartbeats
 from runonce.messages.rows import State
 from runonce.testing import Complete, DeadLetter, MemorySender, Reschedule, Workbench
@@ -467,6 +471,41 @@ def test_over_its_time_a_handler_is_told(bench: Workbench) -> None:
     assert row_of(bench, one).failures == 1
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_handler_that_does_not_end_is_given_up(
+    bench: Workbench, caplog: pytest.LogCaptureFixture, *, has_ended: bool
+) -> None:
+    """Its message is settled by why it was told to stop, whoever waits for it is freed, and what it returns is late."""
+    given: list[Any] = []
+    host, one = host_of(bench), handling(Doing(), on_abandoned="hold")
+    working = host.begin(one, delivery(), None, given.append)
+    assert isinstance(working, Working)
+    working.stop.set(HostStopping())
+    if has_ended:
+        working.ended.set_result((7, None))  # at the last instant
+    host._give_up(working)
+    assert given == [Reschedule(1.0, "other gave it up")]
+    assert working.ended.result(0) == ((7, None) if has_ended else (None, working.stop.cause))
+    assert host.finish(working, 7, None) == given[0]
+    assert (row_of(bench, one).state, row_of(bench, one).reason) == (State.UNKNOWN, "other gave it up")
+    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert said.getMessage().endswith(
+        "] did not end within 45 s of being told to; its message, its lock and its slot are "
+        "given up, while its code may go on here. Give what it waits for a time-out"
+    )
+
+
+def test_an_end_that_is_being_recorded_is_waited_for_only_so_long(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim tells whoever gets the message next, so it comes again soon."""
+    monkeypatch.setattr("runonce.messages.deliver.LONGEST_ENDING", 0.01)
+    host = host_of(bench)
+    working = begun(host, handling(Doing()))
+    working.ending.acquire()
+    assert host.finish(working, None, None) == Reschedule(1.0, "its end is being recorded")
+
+
 def test_an_unfinished_claim_is_let_go(bench: Workbench) -> None:
     """A claim that could not be finished is kept alive no longer, so that it ends by itself."""
     one = handling(Doing(), max_runtime=None)
@@ -509,9 +548,24 @@ def test_a_busy_lock_is_waited_for_only_so_long(bench: Workbench) -> None:
     assert 5 <= bench.clock.elapsed() - started < 6
     assert "held elsewhere for 5 s" in settlement.reason
     assert (body.calls, row_of(bench, one).failures, row_of(bench, one).state) == ([], 0, State.RELEASED)
+    due = bench.clock.now() + timedelta(seconds=settlement.delay)
+    assert (row_of(bench, one).retry_at, row_of(bench, one).reason) == (due, settlement.reason)
     bench.stores.leases.release(lock_blob(bench, "index"), "somebody")
     bench.clock.advance(settlement.delay)
     assert bench.deliver(one, BODY, reschedules=1) == Complete()
+
+
+def test_what_cannot_be_given_back_ends_by_itself(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the table does not answer the message still goes back to the queue, and the log says what of its claim."""
+    one, boundary = handling(Doing(), lock="index", lock_wait=1), Boundary()
+    bench.stores.leases.acquire(lock_blob(bench, "index"), "somebody", 60)
+    silent = [Fault.LOST_REQUEST] * 99
+    boundary.meanwhile("commit", lambda: (boundary.next("commit", *silent), boundary.next("get", *silent)))
+    settlement = rescheduled(host_of(bench, stores=boundary.around(bench.stores)).deliver(one, delivery()))
+    assert "held elsewhere for 1 s" in settlement.reason
+    assert row_of(bench, one).state is State.CLAIMED
+    said = "handler send_invoice: not released, its claim ends by itself: "
+    assert [line for line in caplog.messages if line.startswith(said) and not line.endswith(": None")]
 
 
 def test_a_lock_that_becomes_free_is_taken(bench: Workbench) -> None:
@@ -964,6 +1018,35 @@ def test_follow_ups_survive_a_crash(bench: Workbench) -> None:
     assert len(expected) == 2
     bench.deliver(one, BODY, delivery_count=3)
     assert [sent.message_id for sent in bench.sent] == expected * 2
+
+
+class RefusingSender(MemorySender):
+    """Refuses for good."""
+
+    def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
+        raise TransportRefusedError(f"{entity} takes no {len(messages)}.")
+
+
+def test_what_an_earlier_attempt_had_to_send_is_put_aside_where_it_never_can_be(bench: Workbench) -> None:
+    """The message is dead with that reason, on its claim and for the hooks as well, and its handler is not run."""
+    body = Doing()
+    one = handling(body)
+    working = begun(host_of(bench, sender=FailingSender(before=1)), one)
+    follow_ups(working.message)
+    with pytest.raises(HostStopping):
+        working.message.checkpoint.save({"n": 1})
+    bench.clock.advance(AFTER_CLAIM)
+    with hearing() as heard:
+        settlement = dead(host_of(bench, sender=RefusingSender()).deliver(one, delivery(count=2)))
+        (incident,) = heard.of("on_incident")
+    assert settlement.reason == "FollowUpRefused"
+    assert settlement.description.startswith(
+        f"Handler {one.name}, message m-1 (claimed): its follow-ups can never be"
+    )
+    row = row_of(bench, one)
+    assert (row.state, row.reason, body.calls) == (State.FAILED, settlement.description, [])
+    assert (incident.kind, incident.reason) == ("dead_lettered", settlement.description)
+    assert incident.namespace == bench.settings.namespace
 
 
 def test_a_rerun_sends_the_same_ids(bench: Workbench) -> None:
