@@ -118,11 +118,14 @@ def fuzz(options: argparse.Namespace) -> int:
     """Fuzz whatever is read from outside: what hypothesis makes of samples first, then what atheris does."""
     set_up(TOOLS)
     install_servicebus()  # without it the broker's part is left out
-    seconds = str(options.seconds)
-    tried = run(pytest_command(["tests/fuzz"]), settings={"RUNONCE_FUZZ_EXAMPLES": str(20 * options.seconds)})
+    seconds, examples = str(options.seconds), str(20 * options.seconds)
+    some = ["-k", " or ".join(options.targets)] if options.targets else []
+    say(f"hypothesis: {examples} inputs for each target, and every one that ever broke it")
+    tried = run(pytest_command(["tests/fuzz", *some]), settings={"RUNONCE_FUZZ_EXAMPLES": examples})
     install = [str(VENV_PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     with contextlib.suppress(launcher.CommandError), step("installing atheris"):
         launcher.run_quietly([*install, "-r", "fuzz/requirements.txt"], cwd=ROOT)
+    say(f"atheris: {seconds} s for each target, guided by what its inputs reach")
     return run([str(VENV_PYTHON), "-m", "fuzz", "--seconds", seconds, *options.targets]) or tried
 
 
