@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import logging
 import os
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 logging.getLogger("azure").setLevel(logging.WARNING)
 
-LOGGERS = ("runonce", "runonce.hosts.discover", "azure", "azure.identity")
-"""Those whose level a command sets, besides the root."""
+LOGGERS = (None, "runonce", "runonce.hosts.discover", "azure", "azure.identity")
+"""Those whose level a command sets, the root first."""
 STORAGE = "RUNONCE_TESTS_STORAGE"
 """A connection string: of a storage that does something wrong, in the tests of these tests."""
 
@@ -55,14 +56,25 @@ def pytest_runtest_makereport() -> Iterator[None]:
     return report
 
 
-@pytest.fixture(autouse=True)
-def levels_as_they_were() -> Iterator[None]:
-    """A command sets levels for its whole process; the next test is another process."""
-    loggers = [logging.getLogger(name) for name in (None, *LOGGERS)]
-    levels = [logger.level for logger in loggers]
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays to the end, so that no garbage collection, then or later, need look through it."""
+    gc.disable()
     yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def process_as_it_was() -> Iterator[None]:
+    """A command sets levels, and puts its jobs' folder on the path, for its whole process; the next test is another."""
+    levels = [(logger, logger.level) for logger in map(logging.getLogger, LOGGERS)]
+    path = list(sys.path)
+    yield
+    sys.path[:] = path  # with hundreds of folders on it every import would look through them
+    for logger, level in levels:
+        if logger.level != level:  # setting it empties the cache of every logger
+            logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

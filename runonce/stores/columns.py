@@ -154,9 +154,14 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     return lambda text: typed(json.loads(text), hint)
 
 
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint) or hint, get_args(hint)
+
+
 def typed(value: Any, hint: Any) -> Any:
     """A JSON value as a type says it; TypeError where it, or something in it, is of another."""
-    kind, inner = get_origin(hint) or hint, get_args(hint)
+    kind, inner = _parts(hint)
     if kind is tuple and isinstance(value, list):
         kinds = inner[:1] * len(value) if inner[-1] is ... else inner
         return tuple(typed(one, of) for one, of in zip(value, kinds, strict=True))

@@ -29,9 +29,9 @@ def job_files(folder: Path, **files: str) -> Iterator[Path]:
 
 def _modules(folder: Path) -> dict[str, ModuleType]:
     """What lies in the folder or beside it, or is another package of its name."""
+    package, beside = folder.name, str(folder.parent)
     return {
         name: module
         for name, module in sys.modules.items()
-        if name.partition(".")[0] == folder.name
-        or (getattr(module, "__file__", None) or "").startswith(str(folder.parent))
+        if name.partition(".")[0] == package or (getattr(module, "__file__", None) or "").startswith(beside)
     }
