@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
 import pytest
 from azure.storage.queue import QueueClient
 from support.kit import Kit, fresh_settings, memory_kit
 
+from runonce.runs.requests import send_request
 from runonce.stores.azure.stores import azure_stores
 from runonce.stores.protocols import QueueItem
+
+if TYPE_CHECKING:
+    from runonce.stores.protocols import Stores
 
 BODIES = {
     "json": '{"job":"nightly","fire_time":"2026-11-29T03:00:00Z"}',
@@ -142,6 +149,12 @@ def test_the_server_is_told_how_long_a_message_lives(azurite: str) -> None:
         assert message.expires_on is not None
         assert message.inserted_on is not None
         assert (message.expires_on - message.inserted_on).total_seconds() == 120
+
+
+def test_a_retry_of_more_than_a_week_is_hidden_for_a_week_and_put_back(azure: Stores) -> None:
+    """No queue hides a message for longer; Azure refuses more."""
+    fire_time = datetime(2026, 11, 29, 3, tzinfo=UTC)
+    send_request(azure.requests, "nightly", fire_time, "retrying", delay=timedelta(days=8.4))
 
 
 def test_queues_of_two_namespaces_are_two(azurite: str) -> None:

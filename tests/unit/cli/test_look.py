@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,19 +34,6 @@ def cli(tmp_path: Path) -> CommandLine:
 
 
 # -- help and usage ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_help_imports_nothing_of_azure() -> None:
-    """The help of the command line costs no import of an Azure package."""
-    code = (
-        "import sys, runonce.cli\n"
-        "try: runonce.cli.app(['--help'])\n"
-        "except SystemExit: pass\n"
-        "print([m for m in sys.modules if m.split('.')[0] in ('azure', 'croniter')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(
@@ -435,29 +419,3 @@ def test_history_of_one_fire_time_has_all_of_it(cli: CommandLine) -> None:
     missing = cli("history", "shaky", "--at", "2026-11-29T10:00:00Z")
     assert missing.exit_code == 5
     assert "no run at 2026-11-29T10:00:00Z" in missing.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("runonce his", "history"),
-        ("runonce history ni", "nightly"),
-        ("runonce status o", "often"),
-        ("runonce audit n", "nightly"),
-    ],
-)
-def test_a_shell_completes_commands_and_names(cli: CommandLine, typed: str, offered: str) -> None:
-    """Bash asks the program what may follow: a command, or a job of the jobs folder."""
-    words = typed.split()
-    environ = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "RUNONCE_JOBS": str(cli.folder),
-        "_RUNONCE_COMPLETE": "complete_bash",
-        "COMP_WORDS": typed,
-        "COMP_CWORD": str(len(words) - 1),
-    }
-    command = [sys.executable, "-m", "runonce"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == [offered], done.stderr

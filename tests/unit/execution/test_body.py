@@ -7,13 +7,11 @@ import contextlib
 import functools
 import gc
 import subprocess
-import sys
 import threading
 import time
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from runonce.runs.rows import RunRow
 
 T = at(3)
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Runs:
@@ -546,70 +543,6 @@ def test_a_body_that_waits_for_another_on_its_own_loop_fails(wing: Any) -> None:
         warnings.simplefilter("error")
         assert wing.run() == "done"
         gc.collect()
-
-
-PROCESS = """
-import asyncio, os, sys, threading
-sys.path[:0] = [{root!r}, {root!r} + "/tests"]
-from runonce import Run, scheduled
-from runonce.testing import Workbench
-
-async def numbers():
-    try:
-        while True:
-            yield 1
-    finally:
-        print("generator closed", flush=True)
-
-kept = numbers()
-
-@scheduled("0 0 3 * * *")
-async def nightly(run: Run) -> None:
-    await anext(kept)
-    hanging = asyncio.create_task(asyncio.to_thread(threading.Event().wait))
-    await asyncio.sleep(0.05)
-
-@scheduled("0 0 3 * * *")
-async def threads(run: Run) -> None:
-    await asyncio.to_thread(int)
-
-def run(job):
-    print(Workbench(job).run(job, "2026-01-01T03:00:00Z").outcome, flush=True)
-
-run(nightly)
-if "fork" in sys.argv:
-    child = os.fork()
-    if not child:
-        run(threads)
-        sys.exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    run(threads)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("plain", ["succeeded", "generator closed"]),
-        pytest.param(
-            "fork",
-            ["succeeded", "succeeded", "succeeded", "generator closed"],
-            marks=pytest.mark.skipif(sys.platform == "win32", reason="no fork"),
-        ),
-    ],
-)
-def test_the_loop_ends_with_its_process_and_a_forked_child_has_its_own(how: str, said: list[str]) -> None:
-    """A process ends in spite of a thread that hangs, after its async generators; a child runs async jobs as well."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", PROCESS.format(root=str(ROOT)), how],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout.split("\n")[:-1] == said, done.stderr
-    assert "Warning" not in done.stderr
 
 
 # -- being stopped ----------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-ROOT = __file__.rpartition("tests")[0]
 JOB = "from runonce import scheduled\n\n@scheduled('0 0 3 * * *')\ndef {}(run): ...\n"
 
 
@@ -94,59 +92,6 @@ def test_what_a_job_file_defines_can_be_pickled(folder: Path) -> None:
     module = sys.modules["jobs.a"]
     assert pickle.loads(pickle.dumps(module.work)) is module.work
     assert type(pickle.loads(pickle.dumps(module.Order()))) is module.Order
-
-
-POOL = """
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from runonce import scheduled
-from ._x import SCALE
-
-@dataclass
-class Order:
-    n: int
-
-def work(order):
-    return Order(order.n * SCALE)
-
-@scheduled("0 0 3 * * *")
-def pooled(run):
-    context = multiprocessing.get_context("{method}")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        assert list(pool.map(work, [Order(1), Order(2)])) == [Order(10), Order(20)]
-"""
-RUN_IT = """
-import sys
-from runonce.hosts.discover import discover
-from runonce.testing import Workbench
-if __name__ == "__main__":
-    job = discover(sys.argv[1]).job("pooled")
-    result = Workbench(job).run(job, "2026-01-01T03:00:00Z")
-    assert result.outcome == "succeeded", result
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "method"),
-    [("jobs", "fork"), ("jobs", "spawn"), ("jobs", "forkserver"), ("nightly-jobs", "spawn")],
-)
-def test_a_pool_of_processes_works_on_a_job_files_functions(tmp_path: Path, name: str, method: str) -> None:
-    """A job's pool, however its processes start, gets functions and classes of the job's own file."""
-    write(
-        tmp_path,
-        {f"{name}/a.py": POOL.replace("{method}", method), f"{name}/_x.py": "SCALE = 10", "go.py": RUN_IT},
-    )
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", tmp_path / "go.py", tmp_path / name],
-        env={"PYTHONPATH": ROOT},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
 
 
 def test_names_that_are_no_identifiers_work(tmp_path: Path) -> None:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from runonce.runs.run import Run
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Served:
@@ -350,58 +344,3 @@ def test_runs_that_heed_no_stop_are_given_up(monkeypatch: pytest.MonkeyPatch) ->
     assert job_row(bench, job).pending[at(3)].why == "stopped"
     assert not bench.stores.leases.held("test/hourly")
     go_on.set()
-
-
-HOST = """
-import sys, threading
-from runonce.clock import SystemClock  # noqa: E402
-from runonce.runs.dispatch import Dispatcher, Started
-from runonce.hosts.local import LocalHost  # noqa: E402
-from runonce.runs.definition import scheduled
-from runonce.runs.operate import ask
-from runonce.settings import Settings, StorageConnection  # noqa: E402
-from runonce.stores.memory import memory_stores  # noqa: E402
-
-@scheduled("0 0 0 1 1 *")
-def yearly(run):
-    print("started", flush=True)
-    while not (run.stopping and sys.argv[1] == "heeds"):
-        threading.Event().wait(0.01)
-    run.check()
-
-clock = SystemClock()
-stores = memory_stores(clock)
-settings = Settings("test", StorageConnection("UseDevelopmentStorage=true"), shutdown_timeout=0.5)
-dispatcher = Dispatcher({"yearly": yearly}, stores, settings, clock, host="a process")
-ask(dispatcher, yearly, yearly.schedule.previous(clock.now()))
-code = LocalHost(dispatcher).serve()
-outcome = [row.values["outcome"] for row in stores.runs.scan("test", "run:", "run;")]
-print(outcome, flush=True)
-sys.exit(code)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
-@pytest.mark.parametrize(
-    ("how", "code", "printed", "said"),
-    [("heeds", 0, "['stopped']\n", ""), ("ignores", EXIT_STUCK, "", "still stopping")],
-)
-def test_sigterm_drains_the_host(how: str, code: int, printed: str, said: str) -> None:
-    """SIGTERM stops runs and ends the process with 0; with runs that heed nothing it ends all the same, with 75."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOST, how],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        process.send_signal(signal.SIGTERM)
-        if how == "ignores":
-            threading.Event().wait(0.2)  # for a second signal that finds the host stopping
-            process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (code, printed)
-    assert said in err

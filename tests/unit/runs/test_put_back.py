@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from runonce.runs.run import Run
-    from runonce.stores.protocols import Stores
 
 
 def test_a_request_for_an_unknown_job_comes_to_a_host_that_knows_it() -> None:
@@ -102,12 +101,6 @@ def test_a_retry_comes_when_its_delay_is_over(delay: float | timedelta, least: f
     assert least <= second - first <= most + step
     doubled = 2 if most < 60 else 1
     assert least * doubled <= third - second <= most * doubled + step
-
-
-@pytest.mark.slow
-def test_a_retry_of_more_than_a_week_is_hidden_for_a_week_and_put_back(azure: Stores) -> None:
-    """No queue hides a message for longer; Azure refuses more."""
-    send_request(azure.requests, "nightly", at(3), "retrying", delay=timedelta(days=8.4))
 
 
 def test_storage_that_did_not_answer_is_no_failure_of_the_job() -> None:

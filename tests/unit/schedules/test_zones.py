@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta, timezone
-from importlib.resources import files
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
@@ -20,47 +17,6 @@ from tests.support.job_files import job_files
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-ROOT = __file__.rpartition("tests")[0]
-NEXT = """
-from datetime import UTC, datetime
-from runonce.schedules.schedule import Schedule
-print(Schedule.parse("0 0 3 * * *", "Europe/Istanbul").next(datetime(2026, 11, 29, tzinfo=UTC)).isoformat())
-"""
-
-
-def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": ROOT, **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("machine", ["another", "none"])
-def test_the_machines_own_zone_data_changes_no_fire_time(tmp_path: Path, machine: str) -> None:
-    """Whatever data a machine has for a zone, the pinned data decides, so that all hosts name one instant."""
-    if machine == "another":
-        (tmp_path / "Europe").mkdir()
-        wrong = files("tzdata").joinpath("zoneinfo/Asia/Tokyo").read_bytes()
-        (tmp_path / "Europe" / "Istanbul").write_bytes(wrong)
-    ended = python(NEXT, PYTHONTZPATH=str(tmp_path))
-    assert ended.stdout.strip() == "2026-11-30T00:00:00+00:00", ended.stderr
-
-
-@pytest.mark.slow
-def test_without_tzdata_utc_works_and_others_say_what_to_install() -> None:
-    """Where the package tzdata is missing, UTC needs none, and any other zone names it as the remedy."""
-    hidden = "import sys\nsys.modules['tzdata'] = None\n"
-    in_utc = python(hidden + NEXT.replace(', "Europe/Istanbul"', ""))
-    assert in_utc.stdout.strip() == "2026-11-29T03:00:00+00:00", in_utc.stderr
-    elsewhere = python(hidden + NEXT)
-    assert "ScheduleError: time zone 'Europe/Istanbul'" in elsewhere.stderr
-    assert "pip install tzdata" in elsewhere.stderr
 
 
 def test_every_name_windows_has_stands_for_a_zone() -> None:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import builtins
 import gzip
 import json
-import os
-import subprocess
-import sys
 import time
-import uuid
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -140,26 +136,6 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, kind: str, ex
             listen(Watched(telemetry=kind), "n", "h", "storage", made)
 
 
-@pytest.mark.slow
-def test_nothing_is_imported_where_it_is_off() -> None:
-    """A host without telemetry and notification has no module of theirs, nor of OpenTelemetry."""
-    code = """
-import sys
-from runonce.testing import Workbench
-from runonce import Run, scheduled, handler, hooks
-
-@scheduled("0 0 3 * * *")
-def nightly(run: Run) -> None: ...
-
-assert Workbench(nightly).run(nightly, at="2026-01-01T00:00:00Z").outcome == "succeeded"
-print([name for name in sys.modules if name.startswith(("opentelemetry", "runonce.telemetry", "runonce.notify."))])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "[]"
-
-
 def test_what_is_added_is_removed(monkeypatch: pytest.MonkeyPatch, server: Listener) -> None:
     """The hooks go with the host that added them."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
@@ -179,31 +155,3 @@ def test_a_second_runtime_of_the_process_leaves_the_hosts_telemetry(
         with ExitStack() as other:
             listen(Watched(telemetry="otlp"), "n", "h", "storage", other)
         assert hooks.listening("before_run")
-
-
-@pytest.mark.slow
-def test_a_program_that_only_sends_is_traced_to_its_end(azurite: str, server: Listener) -> None:
-    """`enqueue` alone: the producer's span is below the program's own, and is exported before the process ends."""
-    code = """
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from runonce import enqueue
-
-tracer = trace.get_tracer("mine", tracer_provider=TracerProvider())
-with tracer.start_as_current_span("order") as span:
-    enqueue("send_invoice", {"id": 1}, queue="invoices", key="1")
-    print(f"{span.get_span_context().trace_id:032x}")
-"""
-    environ = {
-        **os.environ,
-        "RUNONCE_STORAGE": azurite,
-        "RUNONCE_NAMESPACE": f"t-{uuid.uuid4().hex[:8]}",
-        "RUNONCE_TELEMETRY": "otlp",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": server.url,
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True, timeout=60
-    )
-    (body,) = [request.body for request in server.requests if request.path == "/v1/traces"]
-    (span,) = ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
-    assert (span.name, span.trace_id.hex()) == ("send invoices", done.stdout.strip())
