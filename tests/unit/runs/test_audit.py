@@ -167,7 +167,7 @@ def test_many_jobs_are_not_said_at_once(caplog: pytest.LogCaptureFixture) -> Non
     ]
     start = datetime(2026, 11, 29, 12, 20, 0, 700_000, tzinfo=UTC)
     most, heard = 0, dict.fromkeys((job.name for job in jobs), 0)
-    for minute in range(60):
+    for minute in range(30):
         caplog.clear()
         with caplog.at_level(logging.INFO, "runonce.audit"):
             log_heartbeat(
@@ -178,7 +178,7 @@ def test_many_jobs_are_not_said_at_once(caplog: pytest.LogCaptureFixture) -> Non
         for record in records:
             heard[record.getMessage().split("job=")[1].split()[0]] += 1
     assert most < 15 * 20
-    assert set(heard.values()) <= {7, 8, 9}
+    assert set(heard.values()) <= {3, 4, 5}
 
 
 def test_what_is_overdue_is_said_at_every_tick(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,7 +73,7 @@ class Failing:
 def test_a_job_that_fails_for_hours_stays_claimable_and_its_row_small() -> None:
     """Every ten seconds with retries: many wait, the cell stays small, and no claim or record is refused."""
     made = Failing(retries=6)
-    outcomes = made.live(200)
+    outcomes = made.live(160)
     assert set(outcomes) <= {Outcome.RETRYING, Outcome.FAILED, Outcome.SKIPPED}
     assert made.largest < LARGEST / 2
     row = job_row(made.bench, made.job)
@@ -91,7 +91,7 @@ def test_each_of_them_comes_to_its_end() -> None:
     }
     assert len(waiting) > KEPT + 20
     made.down = False
-    made.live(150)
+    made.live(100)
     assert waiting <= set(made.done)
     assert len(made.done) == len(set(made.done))
     assert made.overflow() == job_row(made.bench, made.job).more == 0
@@ -174,7 +174,7 @@ def test_a_lost_row_of_a_job_with_hundreds_unfinished_is_rebuilt() -> None:
     assert len(fresh.pending) == KEPT
     assert fresh.more == made.overflow()
     made.down = False
-    made.live(170)
+    made.live(110)
     assert set(waiting) <= set(made.done)
     assert all(has_run_row(made.bench, made.job, fire_time) for fire_time in waiting)
     assert run_row(made.bench, made.job, waiting[0]).outcome is Outcome.SUCCEEDED
