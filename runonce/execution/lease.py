@@ -168,12 +168,16 @@ class Lease:
         released = f"The lease on {self.name} was released: the run is over. Write nothing more."
         raise LeaseLost(released if self._lost is None else str(self._lost))
 
+    def tell(self, on_lost: Callable[[LeaseLost], None]) -> None:
+        """Have `on_lost` called as `keep` does, which has to follow before `renews_at`."""
+        self._on_lost = on_lost
+
     def keep(self, on_lost: Callable[[LeaseLost], None], keeper: Keeper | None = None) -> None:
         """Renew until `release`; `on_lost` is called once, from whichever thread finds out, if that fails.
 
         With a keeper its process renews, and releases.
         """
-        self._on_lost = on_lost
+        self.tell(on_lost)
         self._keeper = keeper
         if keeper is None:
             self._thread = start_thread(self._renew_forever, f"runonce-renew-{self.name}")

@@ -15,6 +15,7 @@ import logging
 import threading
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from runonce.errors import (
@@ -26,7 +27,6 @@ from runonce.errors import (
     RunonceError,
     StoreError,
     StoreUnavailableError,
-    TimeLimitExceeded,
 )
 from runonce.execution import hooks
 from runonce.execution.blobs import Blobs
@@ -40,6 +40,7 @@ from runonce.execution.stop import StopSignal
 from runonce.execution.terms import Terms, terms
 from runonce.execution.threads import start_thread
 from runonce.runs import requests, telling
+from runonce.runs.attend import attend, over_its_time
 from runonce.runs.claim import Claim, claim
 from runonce.runs.follow_ups import send_left
 from runonce.runs.plan import By, Refused
@@ -230,7 +231,10 @@ class Dispatcher(Flow[Started]):
     def _start(self, job: ScheduledJob, claimed: Claim, lease: Lease, stop: StopSignal) -> Started:
         limits = terms(job.max_runtime, self.settings.shutdown_timeout, self.clock.elapsed())
         lease.renew_until(limits.let_go)
-        lease.keep(stop.set, self.keeper and self.keeper(lease, job.stall_after, limits.let_go))
+        lease.tell(stop.set)
+        keeper = self.keeper and self.keeper(lease, job.stall_after, limits.let_go)
+        if keeper is not None:  # its process is there already
+            lease.keep(stop.set, keeper)
         token = claimed.run.token
         blobs = Blobs(self.stores.blobs, self.settings.namespace, job.name, token, lease.check, self.clock)
         at = f"{claimed.run.fire_time:%Y-%m-%dT%H:%M:%SZ}"
@@ -259,9 +263,8 @@ class Dispatcher(Flow[Started]):
         # Paused since it claimed: somebody may have taken over, so the body does not begin.
         if not lease.held:
             stop.set(LeaseLost(f"Job {job.name}: its lease ran out before the run began."))
-        start_thread(lambda: started.switch.keep(started.over), f"runonce-switch-{job.name}")
-        if job.max_runtime is not None:
-            start_thread(lambda: self._watch(started, limits), f"runonce-limit-{job.name}")
+        limit, kept = partial(self._watch, started, limits), keeper is not None
+        start_thread(partial(attend, started, self.clock, limit, kept=kept), f"runonce-attend-{job.name}")
         self._inflight.add(started)
         run.log.info("started (token %d, by %s, on %s)", token, claimed.run.by, self.registry.host)
         return started
@@ -269,22 +272,16 @@ class Dispatcher(Flow[Started]):
     def _watch(self, started: Started, limits: Terms) -> None:
         if self.clock.wait(started.over, limits.deadline - self.clock.elapsed()):
             return
-        self._over_its_time(started)
+        over_its_time(started)
         # Its process may be killed for it, as on Functions, which must not pass for its host's death.
         if not self.clock.wait(started.over, limits.let_go - self.clock.elapsed()):
             self._record(started, self._judge(started, started.stop.cause))
-
-    def _over_its_time(self, started: Started) -> None:
-        if started.stop.cause is None:
-            limit = f"its max_runtime of {started.job.max_runtime:g} s"
-            started.stop.set(TimeLimitExceeded(f"Job {started.job.name} ran longer than {limit}."))
-            started.run.log.error("over %s: it is told to stop, and counts as failed", limit)
 
     def finish(self, started: Started, error: BaseException | None) -> Result:
         """Record what came of the body, release the lease, and say it."""
         started.over.set()
         if self.clock.elapsed() >= started.deadline:  # the thread that watches may be late
-            self._over_its_time(started)
+            over_its_time(started)
         try:
             result = self._record(started, self._judge(started, error))
             send_left(self.follow_ups, self.registry, started.claim.run)

@@ -46,12 +46,13 @@ class Switch:
         self._fire_time = fire_time
         self._lease = lease
         self._clock = clock
+        self._first = clock.elapsed() + AFTER
         self._lock = threading.Lock()
         self._item: QueueItem | None = None
 
     def keep(self, over: threading.Event) -> None:
         """Keep it hidden until the run is over or its lease is lost."""
-        hidden_for, wait = float("-inf"), AFTER
+        hidden_for, wait = float("-inf"), self._first - self._clock.elapsed()
         # `held` would count as progress of the run.
         while not self._clock.wait(over, wait) and self._clock.elapsed() < self._lease.trusted_until:
             wait, end = AGAIN, self._lease.ends_at

@@ -780,11 +780,11 @@ def test_only_silence_is_called_out_of_reach(error: StoreError, refusal: Refusal
     ids=type,
 )
 def test_a_run_that_gets_no_thread_frees_the_lease(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """No thread for the time limit: the host gets a result, nobody renews the lease, and another host goes on."""
+    """No thread to look after it: the host gets a result, nobody renews the lease, and another host goes on."""
     start_it = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
-        if thread.name.startswith("runonce-limit"):
+        if thread.name.startswith("runonce-attend"):
             raise error
         start_it(thread)
 

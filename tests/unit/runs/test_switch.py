@@ -28,7 +28,7 @@ ASKED = Request("nightly", at(3), "abandoned")
 
 @pytest.fixture
 def bench() -> Workbench:
-    made = Workbench(job, clock=SteppedClock(waiters=3))  # who renews, who watches, and the switch
+    made = Workbench(job, clock=SteppedClock())
     made.clock.advance(3 * 3600)
     return made
 
@@ -51,7 +51,11 @@ def step(bench: Workbench, seconds: float) -> None:
     clock = bench.clock
     assert isinstance(clock, SteppedClock)
     for _ in range(round(seconds / 0.1)):
-        clock.step(0.1)
+        clock.settle()
+        clock.advance(0.1)
+        if clock.elapsed() >= 3 * 3600 + AFTER:
+            clock.waiters = 3  # who renews, who watches, and the switch
+        clock.settle()
 
 
 def shown(bench: Workbench) -> list[Request]:
