@@ -190,8 +190,8 @@ class Deliverer(Flow[Working]):
     def _settled(self, handler: Handler, delivery: Delivery, settled: Settled) -> Settlement:
         """A delivery that runs nothing. What its message has sent, or had still to send, is sent once more."""
         settlement, row, written = settled
-        mine = not isinstance(settlement, Reschedule) and getattr(settlement, "reason", "") != "KeyReused"
-        if row is not None and mine:
+        is_anothers = isinstance(settlement, DeadLetter) and settlement.reason == "KeyReused"
+        if row is not None and not is_anothers and not isinstance(settlement, Reschedule):
             trouble = send_kept(self._sender, handler, delivery, row)
             if trouble is not None:
                 settlement = trouble
@@ -199,7 +199,7 @@ class Deliverer(Flow[Working]):
                 return Complete(duplicate=True)
         if isinstance(settlement, DeadLetter):
             log.error("handler %s, message %s: %s", handler.name, delivery.message_id, settlement.description)
-            if not mine:
+            if is_anothers:
                 telling.unclaimed(self.registry, handler, delivery, settlement)
             elif row is not None and written:
                 telling.put_aside(self.registry, row, settlement)

@@ -18,6 +18,7 @@ from runonce.errors import (
 from runonce.execution.stop import StopSignal
 from runonce.messages.batch import deliver_batch
 from runonce.messages.definition import Handler, handler
+from runonce.messages.ended import Working
 from runonce.messages.rows import SHARDS, State, place
 from runonce.testing import Complete, DeadLetter, Reschedule, Workbench
 from runonce.testing.faults import Boundary, Fault
@@ -212,6 +213,21 @@ def test_no_message_is_lost_where_the_host_dies() -> None:
     ends = delivered(bench.deliverer, one, range(6), count=2)
     assert set(ends.values()) == {Complete()}
     assert {row_of(bench, one, f"{n}").abandoned for n in range(6)} == {1}
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_one_that_was_given_up_meanwhile_keeps_its_end(others: int) -> None:
+    """It is settled as it was then, also where it is alone, and the others by what came of the call."""
+    one, bench = batching(), Workbench()
+    given: dict[int, Settlement] = {}
+    host = host_of(bench)
+    many = [delivery({"id": f"{n}"}, message_id=f"m-{n}") for n in range(1 + others)]
+    works = [each for each in host.begin_all(one, many, None, given.__setitem__) if isinstance(each, Working)]
+    works[0].stop.set(HostStopping())
+    host._give_up(works[0])
+    assert given == {0: Reschedule(1.0, "other was stopping")}
+    assert host.finish_all(works, None, None) == [given[0], Complete()][: 1 + others]
+    assert states(bench, one, 1 + others) == [State.RELEASED, State.DONE][: 1 + others]
 
 
 def test_bad_messages_are_put_aside_and_the_others_handled() -> None:

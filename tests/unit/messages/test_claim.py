@@ -23,7 +23,7 @@ from runonce.execution.lease import Lease
 from runonce.messages.claim import Delivered, MessageClaim, Settled, claim_message
 from runonce.messages.rows import MessageRow, State, effect_key, place
 from runonce.settings import LeaseTerms
-from runonce.stores.protocols import Delete
+from runonce.stores.protocols import Delete, Replace
 from runonce.testing import Workbench
 from runonce.testing.faults import Boundary, Fault, PassingClock
 from runonce.transports.settlement import Complete, DeadLetter, Reschedule
@@ -486,6 +486,23 @@ def test_a_lost_sign_of_life_is_made_up_for(world: World) -> None:
     claim.beat()
     assert claim.trusted_until == pytest.approx(before + 21)
     claim.done()
+
+
+def test_a_sign_of_life_is_tried_twice_on_a_row_that_changes(world: World) -> None:
+    """After that the next one is soon enough, or a heartbeat would serve one claim alone."""
+    claim = world.claimed()
+    at = place(world.bench.settings.namespace, world.one.entity, world.one.name, KEY)
+
+    def again() -> None:
+        read = world.bench.stores.claims.get(*at)
+        assert read is not None
+        world.bench.stores.claims.commit(at[0], [Replace(at[1], read.values, read.etag)])
+        world.boundary.meanwhile("commit", again)
+
+    world.boundary.meanwhile("commit", again)
+    world.boundary.calls.clear()
+    claim.beat()
+    assert world.boundary.calls == ["commit", "get", "commit", "get"]
 
 
 def test_a_sign_of_life_after_a_takeover_is_refused(world: World) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from runonce.errors import (
 from runonce.execution.lease import Lease
 from runonce.execution.options import MAX_ABANDONED
 from runonce.execution.stop import StopSignal
+from runonce.execution.turns import Turns
 from runonce.messages.ended import Working
 from runonce.messages.heartbeat import Heartbeats
 from runonce.messages.rows import State
@@ -495,6 +497,30 @@ def test_a_handler_that_does_not_end_is_given_up(
     )
 
 
+def test_whoever_waits_for_a_delivery_hears_that_it_was_given_up(bench: Workbench) -> None:
+    """With what the delivery answers itself once its handler has ended after all."""
+    given: list[Any] = []
+    host = host_of(bench)
+
+    def body(_: Message) -> None:
+        (working,) = host._inflight.items()
+        working.stop.set(HostStopping())
+        host._give_up(working)
+
+    assert [host.deliver(handling(body), delivery(), None, given.append)] == given
+    assert given == [Reschedule(1.0, "other was stopping")]
+
+
+def test_at_its_deadline_a_handler_is_over_its_time(bench: Workbench) -> None:
+    """Also where the heartbeat that tells it comes late: what it returns then counts as a failure."""
+    host, one = host_of(bench), handling(Doing())
+    working = begun(host, one)
+    working.terms = replace(working.terms, deadline=bench.clock.elapsed())
+    host.finish(working, None, HostStopping())
+    assert isinstance(working.stop.cause, TimeLimitExceeded)
+    assert row_of(bench, one).failures == 1
+
+
 def test_an_end_that_is_being_recorded_is_waited_for_only_so_long(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -553,6 +579,23 @@ def test_a_busy_lock_is_waited_for_only_so_long(bench: Workbench) -> None:
     bench.stores.leases.release(lock_blob(bench, "index"), "somebody")
     bench.clock.advance(settlement.delay)
     assert bench.deliver(one, BODY, reschedules=1) == Complete()
+
+
+def test_whoever_waits_for_a_lock_lets_others_have_its_turn(bench: Workbench) -> None:
+    """It has one again when it begins."""
+    turns, free = Turns(1, bench.stop), list[int]()
+    one = handling(Doing(lambda _: free.append(turns.free)), lock="index", lock_wait=60)
+    bench.stores.leases.acquire(lock_blob(bench, "index"), "somebody", 15)
+    wait = bench.clock.wait
+
+    def waiting(event: threading.Event, seconds: float) -> bool:
+        free.append(turns.free)
+        return wait(event, seconds)
+
+    bench.clock.wait = waiting  # type: ignore[method-assign]
+    assert bench.deliverer.deliver(one, delivery(), turns.take()) == Complete()
+    assert set(free[:-1]) == {1}
+    assert free[-1] == 0
 
 
 def test_what_cannot_be_given_back_ends_by_itself(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
@@ -1025,6 +1068,30 @@ class RefusingSender(MemorySender):
 
     def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
         raise TransportRefusedError(f"{entity} takes no {len(messages)}.")
+
+
+def test_what_a_message_in_progress_has_to_send_is_left_to_its_holder(bench: Workbench) -> None:
+    """Whoever gets it meanwhile gives it back and sends nothing of it."""
+    one, sender = handling(Doing()), MemorySender()
+    working = begun(host_of(bench, sender=FailingSender(before=1)), one)
+    follow_ups(working.message)
+    with pytest.raises(HostStopping):
+        working.message.checkpoint.save({"n": 1})
+    assert "in progress" in rescheduled(host_of(bench, sender=sender).deliver(one, delivery(count=2))).reason
+    assert sender.sent == []
+
+
+def test_what_a_finished_message_can_never_send_is_said(
+    bench: Workbench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was done, and its follow-ups are refused for good when it comes again: a dead letter, and logged."""
+    one = handling(Doing(follow_ups))
+    rescheduled(host_of(bench, sender=FailingSender(before=1)).deliver(one, delivery()))
+    settlement = dead(host_of(bench, sender=RefusingSender()).deliver(one, delivery(count=2)))
+    assert settlement.description.startswith(
+        "Handler send_invoice, message m-1 (done): its follow-ups can never be"
+    )
+    assert f"handler send_invoice, message m-1: {settlement.description}" in caplog.messages
 
 
 def test_what_an_earlier_attempt_had_to_send_is_put_aside_where_it_never_can_be(bench: Workbench) -> None:
