@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,16 +23,21 @@ class Collected(TestRunner):
     """Tests that are collected: each mutant goes on from here, where starting pytest takes longer than most tests."""
 
     def __init__(self, session: pytest.Session) -> None:
-        """Find them by their ids."""
+        """Find them by their ids, and count what each has found for all the forks to see."""
         self._session = session
-        self._items = {item.nodeid: item for item in session.items}
+        self._items = {item.nodeid: (item, number) for number, item in enumerate(session.items)}
+        self._found = mmap.mmap(-1, len(session.items))
 
     def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:  # noqa: ARG002
-        """Run the fastest first until one fails: 1, or 0 where none does."""
-        chosen = [self._items[name] for name in sorted(tests, key=state().duration_by_test.__getitem__)]
-        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+        """Run those first that have found most, then the fastest, until one fails: 1, or 0 where none does."""
+        chosen = sorted(
+            (self._items[name] for name in tests),
+            key=lambda one: (-self._found[one[1]], state().duration_by_test[one[0].nodeid]),
+        )
+        for (item, number), (following, _) in zip(chosen, [*chosen[1:], (None, 0)], strict=True):
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._session.testsfailed:
+                self._found[number] = min(255, self._found[number] + 1)
                 return 1
         return 0
 

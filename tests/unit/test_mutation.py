@@ -63,8 +63,8 @@ def test_a_survivor_is_told_with_its_change() -> None:
     assert lines[-1].endswith("75.0 %")
 
 
-def test_a_mutant_is_tried_by_the_fastest_tests_first_until_one_fails() -> None:
-    """What they fail at is found as soon as it can be; where none fails the mutant has survived."""
+def test_a_mutant_is_tried_by_the_tests_that_find_most_and_the_fastest_first() -> None:
+    """Until one fails, so that each costs as little as it can; where none fails the mutant has survived."""
     pytest.importorskip("mutmut")
     from mutmut.state import state  # noqa: PLC0415
 
@@ -85,3 +85,5 @@ def test_a_mutant_is_tried_by_the_fastest_tests_first_until_one_fails() -> None:
     assert collected.run_tests(mutant_name="m1", tests=["slow", "fast"]) == 0
     assert collected.run_tests(mutant_name="m2", tests=names) == 1
     assert ran == ["fast before slow", "slow before None", "fast before fails", "fails before slow"]
+    assert collected.run_tests(mutant_name="m3", tests=names) == 1
+    assert ran[4:] == ["fails before fast"]

@@ -65,6 +65,7 @@ def test_a_batch_is_one_call_and_each_message_is_done() -> None:
     assert calls == [[f"{number}" for number in range(20)]]
     assert states(bench, one, 20) == [State.DONE] * 20
     assert len({row_of(bench, one, f"{n}").idempotency_key for n in range(20)}) == 20
+    assert {row_of(bench, one, f"{n}").returned for n in range(20)} == {""}
 
 
 def test_an_async_batch_is_awaited() -> None:

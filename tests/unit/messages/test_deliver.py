@@ -511,6 +511,37 @@ def test_whoever_waits_for_a_delivery_hears_that_it_was_given_up(bench: Workbenc
     assert given == [Reschedule(1.0, "other was stopping")]
 
 
+def test_an_error_that_nobody_expects_fails_the_message(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes again as after any failure, and the log has the error with its place."""
+    host, error = host_of(bench), RuntimeError("no")
+    working = begun(host, handling(Doing()))
+
+    def done(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(working.claim, "done", done)
+    assert rescheduled(host.finish(working, None, None)).reason == "the toolkit failed: RuntimeError"
+    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert said.getMessage() == "handler send_invoice, message m-1: failed in the toolkit"
+    assert said.exc_info
+    assert said.exc_info[1] is error
+
+
+def test_the_log_says_how_a_message_ended(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
+    """Done; or dead, with the error and its place."""
+    caplog.set_level(logging.INFO)
+    error = PermanentError("no")
+    one = handling(Doing(None, error))
+    bench.deliver(one, BODY)
+    assert caplog.messages[-1].endswith("#1] done")
+    settlement = dead(bench.deliver(one, {"id": "B"}))
+    assert caplog.messages[-1].endswith(f"dead-lettered (Failed): {settlement.description}")
+    assert caplog.records[-1].exc_info
+    assert caplog.records[-1].exc_info[1] is error
+
+
 def test_at_its_deadline_a_handler_is_over_its_time(bench: Workbench) -> None:
     """Also where the heartbeat that tells it comes late: what it returns then counts as a failure."""
     host, one = host_of(bench), handling(Doing())
@@ -1146,6 +1177,20 @@ def test_follow_ups_made_during_a_save_are_sent_too(bench: Workbench) -> None:
     assert isinstance(host_of(bench, sender=sender).deliver(handling(body), delivery()), Complete)
     assert [sent.json["mail"] for sent in sender.sent] == ["first", "meanwhile", "last"]
     assert len({sent.message_id for sent in sender.sent}) == 3
+
+
+def test_follow_ups_are_numbered_on_from_the_checkpoint(bench: Workbench) -> None:
+    """What a later attempt sends has other ids than what the earlier ones sent."""
+
+    def sends_and_fails(message: Message) -> None:
+        follow_ups(message)
+        message.checkpoint.save({"n": 1})
+        raise ValueError
+
+    one = handling(Doing(sends_and_fails, follow_ups))
+    bench.clock.advance(rescheduled(bench.deliver(one, BODY)).delay)
+    assert bench.deliver(one, BODY, reschedules=1) == Complete()
+    assert len({sent.message_id for sent in bench.sent}) == len(bench.sent) == 4
 
 
 def test_too_many_follow_ups_are_told(bench: Workbench) -> None:
