@@ -133,7 +133,7 @@ def messages(servers: Servers, peer: Peer, at_once: int, count: int) -> tuple[fl
     with replicas(place, "work", range(1)) as (worker,):
         before = wait_for(place, lambda found: len(found) >= WARM)
         began, server = cpu([worker.pid]), cpu(pids)
-        after = wait_for(place, lambda found: len({note.key for note in found}) >= count + WARM)
+        after = wait_for(place, lambda found: len({note.key for note in found}) >= count + WARM, PATIENCE)
         time.sleep(0.3)  # the last ones' settlements
         took, served = cpu([worker.pid]) - began, cpu(pids) - server
     done = len(after) - len(before)
