@@ -6,12 +6,12 @@ lock, a call over the network), it gives the baton to the task whose time comes 
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from concurrent.futures import InvalidStateError
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from queue import Empty
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 FOREVER = float("inf")
+Waiting: TypeAlias = "list[tuple[Task, int]]"
+"""Who waits for something, each with its turn as it began to."""
 
 
 class Killed(BaseException):
@@ -33,7 +35,7 @@ class Process:
     name: str
     dead: bool = False
     paused: bool = False
-    parked: list[tuple[Task, int]] = field(default_factory=list)
+    parked: Waiting = field(default_factory=list)
     """Tasks whose time came while it was paused."""
 
 
@@ -53,7 +55,7 @@ class Task:
         """Rises with every wait, so that what would have ended an earlier one does not end this."""
         self.stack: greenlet | None = None
         self.done = False
-        self.ended: list[tuple[Task, int]] = []
+        self.ended: Waiting = []
         """Who waits for its end."""
 
 
@@ -67,7 +69,7 @@ class Simulator:
         self.steps = 0
         self.task: Task | None = None
         self.crashed: Callable[[Task, BaseException], None] = lambda *_: None
-        self._rng = rng
+        self._random = rng.random
         self._after_step = after_step
         self._heap: list[tuple[float, float, int, Task | Callable[[], None], int]] = []
         self._pushed = 0
@@ -94,7 +96,6 @@ class Simulator:
         self._over = False
         while (following := self._next()) is not None:
             self._go_on(following)
-        self.task = None
 
     def stop(self) -> None:
         """Let `run` return."""
@@ -120,6 +121,7 @@ class Simulator:
         while self._tasks:
             task = next(iter(self._tasks))
             task.process.dead = True
+            self.task = task
             self._go_on(task)
 
     # -- what a task does ---------------------------------------------------------------------------------------
@@ -128,23 +130,24 @@ class Simulator:
         """Wait so long; raises Killed."""
         self.wait(None, seconds)
 
-    def wait(self, waiting: list[tuple[Task, int]] | None, seconds: float = FOREVER) -> None:
-        """Wait so long, or until `wake` of the list it is put on; raises Killed."""
+    def wait(self, waiting: Waiting | None, seconds: float = FOREVER, *, also: Waiting | None = None) -> None:
+        """Wait so long, or until `wake` of a list it is put on; raises Killed."""
         me = self.task
         if me is None:
             raise RuntimeError("only a task can wait")
         if me.process.dead:
             raise Killed
-        me.turn += 1
+        turn = me.turn = me.turn + 1
         if seconds < FOREVER:
-            self._push(self.now + max(0.0, seconds), me, me.turn)
-        if waiting is not None:
-            waiting.append((me, me.turn))
-        self._hub.switch()
+            self._push(self.now + seconds if seconds > 0.0 else self.now, me, turn)
+        for waits in (waiting, also):
+            if waits is not None:
+                waits.append((me, turn))
+        self._hand_over(me)
         if me.process.dead:
             raise Killed
 
-    def wake(self, waiting: list[tuple[Task, int]]) -> None:
+    def wake(self, waiting: Waiting) -> None:
         """Let all that wait on the list go on."""
         for task, turn in waiting:
             if task.turn == turn:
@@ -156,32 +159,46 @@ class Simulator:
     def _push(self, time: float, what: Task | Callable[[], None], turn: int) -> None:
         self._pushed += 1
         # What falls on one instant comes in any order.
-        heapq.heappush(self._heap, (time, self._rng.random(), self._pushed, what, turn))
+        heappush(self._heap, (time, self._random(), self._pushed, what, turn))
 
     def _next(self) -> Task | None:
-        """Whose turn it is; None when `run` is over."""
-        self.task = None
-        while self._heap and not self._over:
-            self._after_step()
-            time, _, _, what, turn = heapq.heappop(self._heap)
-            self.now = max(self.now, time)
+        """Whose turn it is, from now on; None when `run` is over."""
+        self.task, heap = None, self._heap
+        self._after_step()
+        while heap and not self._over:
+            self.now, _, _, what, turn = heappop(heap)
             self.steps += 1
             if not isinstance(what, Task):
                 what()
-            elif what.turn != turn or what.done:
-                continue
+                self._after_step()
+            elif what.turn != turn:
+                self.steps -= 1  # something else ended its wait
             elif what.process.paused and not what.process.dead:
                 what.process.parked.append((what, turn))
             else:
+                self.task = what
                 return what
         return None
 
+    def _hand_over(self, me: Task) -> None:
+        """Return when it is this task's turn again; others run meanwhile, each from where the one before waits."""
+        try:
+            following = self._next()
+        except BaseException as error:  # noqa: BLE001 - of a check or of the world, and no business of this task's
+            self._hub.throw(error)
+            return
+        if following is None:
+            self._hub.switch()
+        elif following is not me:
+            self._go_on(following)
+
     def _go_on(self, task: Task) -> None:
-        """Let it run until it waits, or ends."""
-        self.task = task
+        """Let it run, from whoever runs now: until it waits or ends, if that is the hub."""
         if task.stack is None:
-            task.stack = greenlet(lambda: self._carry_out(task), parent=self._hub)
-        task.stack.switch()
+            task.stack = greenlet(self._carry_out, parent=self._hub)
+            task.stack.switch(task)
+        else:
+            task.stack.switch()
 
     def _carry_out(self, task: Task) -> None:
         try:
@@ -195,9 +212,15 @@ class Simulator:
 
     def _finish(self, task: Task) -> None:
         task.done = True
-        task.process = NOBODY  # events that outlive the simulation may know the task
+        task.turn += 1
+        # Events that outlive the simulation may know the task.
+        task.process, task.target, task.stack = NOBODY, _nothing, None
         self._tasks.pop(task, None)
         self.wake(task.ended)
+
+
+def _nothing() -> None:
+    pass
 
 
 def simulator() -> Simulator:
@@ -211,7 +234,7 @@ class Event:
 
     def __init__(self) -> None:
         self._set = False
-        self.waiting: list[tuple[Task, int]] = []
+        self.waiting: Waiting = []
 
     def is_set(self) -> bool:
         return self._set
@@ -234,7 +257,7 @@ class Lock:
     def __init__(self) -> None:
         self._holder: Task | None = None
         self._depth = 0
-        self._waiting: list[tuple[Task, int]] = []
+        self._waiting: Waiting = []
 
     def acquire(self, blocking: bool = True) -> bool:
         one = simulator()
@@ -252,7 +275,10 @@ class Lock:
             simulator().wake(self._waiting)
 
     def __enter__(self) -> Self:
-        self.acquire()
+        if self._depth:
+            self.acquire()
+        else:  # mostly: without a further call
+            self._holder, self._depth = simulator().task, 1
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -264,7 +290,7 @@ class Condition(Lock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._notified: list[tuple[Task, int]] = []
+        self._notified: Waiting = []
 
     def wait(self, timeout: float | None = None) -> None:
         self.release()
@@ -286,7 +312,7 @@ class SimpleQueue:
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
-        self._waiting: list[tuple[Task, int]] = []
+        self._waiting: Waiting = []
 
     def put(self, item: Any) -> None:
         self._items.append(item)

@@ -68,13 +68,13 @@ class Broker:
         window: float,
         *,
         lock: float = 30.0,
-        arrived: Callable[[str], None] = lambda _: None,
+        shows: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
         self.clock = clock
         self._lock = lock
         """Seconds that a received message is kept from others."""
-        self._arrived = arrived
-        """Told of each queue to which something has come."""
+        self._shows = shows
+        """Told of each queue when something can be received from it."""
         self._topics = topics
         self._window = window
         """Seconds in which a message with an id that was seen is dropped."""
@@ -103,8 +103,12 @@ class Broker:
         visible_at = self.clock.elapsed() + max(0.0, delay)
         held = Held(message, self._numbers, self.clock.now(), visible_at)
         self.queues.setdefault(queue, []).append(held)
-        if visible_at <= self.clock.elapsed():
-            self._arrived(queue)
+        self._shows(queue, visible_at)
+
+    def waits(self, queue: str) -> bool:
+        """Whether anything can be received now."""
+        now = self.clock.elapsed()
+        return any(held.visible_at <= now for held in self.queues.get(queue, ()))
 
     def receive(self, queue: str, count: int, *, dead: bool = False) -> list[tuple[Held, int, Delivery]]:
         """Lock up to so many; one that was delivered too often is put aside instead."""
@@ -119,6 +123,7 @@ class Broker:
             held.deliveries += 1
             held.receipt += 1
             held.visible_at = now + self._lock
+            self._shows(queue, held.visible_at)
             found.append((held, held.receipt, held.delivery()))
         return found
 
@@ -133,27 +138,31 @@ class Broker:
             (self.dead if dead else self.queues)[queue].remove(held)
         held.receipt += 1
 
-    def renew(self, held: Held, receipt: int) -> bool:
+    def renew(self, queue: str, held: Held, receipt: int) -> bool:
         """Lock it for another term; False once its lock is lost."""
         try:
             self._check(held, receipt)
         except TransportError:
             return False
         held.visible_at = self.clock.elapsed() + self._lock
+        self._shows(queue, held.visible_at)
         return True
 
-    def give_back(self, held: Held, receipt: int) -> None:
+    def give_back(self, queue: str, held: Held, receipt: int) -> None:
         """Let it be received at once; raises as `settle`."""
         self._check(held, receipt)
         held.visible_at = self.clock.elapsed()
         held.receipt += 1
+        self._shows(queue, held.visible_at)
 
     def lose_locks(self) -> None:
         """As after a failover."""
-        for held in (held for queue in (*self.queues.values(), *self.dead.values()) for held in queue):
-            if held.receipt and held.visible_at <= self.clock.elapsed() + self._lock:
-                held.receipt += 1
-                held.visible_at = min(held.visible_at, self.clock.elapsed())
+        for queue, helds in (*self.queues.items(), *self.dead.items()):
+            for held in helds:
+                if held.receipt and held.visible_at <= self.clock.elapsed() + self._lock:
+                    held.receipt += 1
+                    held.visible_at = min(held.visible_at, self.clock.elapsed())
+            self._shows(queue, self.clock.elapsed())
 
     def _check(self, held: Held, receipt: int) -> None:
         if held.receipt != receipt or held.visible_at <= self.clock.elapsed():
@@ -167,6 +176,8 @@ class Broker:
 
 class Way(Protocol):
     """What lies between a host and the broker; `wire` has the one on which things go wrong."""
+
+    cut: bool
 
     def call(self, name: str, carry_out: Callable[[], Any], *, error: type[RunonceError]) -> Any:
         """Carry out a call."""
@@ -217,9 +228,12 @@ class SimLink:
         self._call("send", lambda: self._broker.send(entity, messages))
 
     def receive(self, count: int, wait: float) -> list[Received]:
+        wire = self._transport.wire
+        if not (wire.cut or self._broker.waits(self._queue)):
+            # A call that waits for what may come. Whoever waits goes on when it does, and makes the call that counts.
+            wire.idle(self._queue, wait)
+            return []
         found = self._call("receive", lambda: self._broker.receive(self._queue, count))
-        if not found:  # whoever waits goes on when something comes, and looks again
-            self._transport.wire.idle(self._queue, wait)
         return [
             Received(delivery, (held, receipt), self._renew_in(held)) for held, receipt, delivery in found
         ]
@@ -247,11 +261,11 @@ class SimLink:
 
     def renew(self, received: Received) -> Received | None:
         held, receipt = received.native
-        is_ours = self._call("renew message", lambda: self._broker.renew(held, receipt))
+        is_ours = self._call("renew message", lambda: self._broker.renew(self._queue, held, receipt))
         return Received(received.delivery, received.native, self._renew_in(held)) if is_ours else None
 
     def give_back(self, received: Received) -> None:
-        self._call("give back", lambda: self._broker.give_back(*received.native))
+        self._call("give back", lambda: self._broker.give_back(self._queue, *received.native))
 
     def close(self) -> None:
         pass
@@ -298,7 +312,9 @@ class SimDeadLetters:
         )
 
     def put_back(self, dead: Dead) -> None:
-        self._wire.call("put back", lambda: self._broker.give_back(*dead.native), error=TransportError)
+        self._wire.call(
+            "put back", lambda: self._broker.give_back(self._queue, *dead.native), error=TransportError
+        )
 
     def close(self) -> None:
         pass

@@ -23,6 +23,8 @@ class Checks(ABC):
     def __init__(self) -> None:
         self.violations: list[str] = []
         self.checked: Counter[str] = Counter()
+        self.leases_changed = False
+        """Since the last look at them: one is trusted anew, or the server has changed one."""
         self.held: dict[str, list[tuple[SimHost, Lease]]] = {}
         """Leases that were acquired and may be trusted still, by lock."""
 
@@ -56,27 +58,36 @@ class Checks(ABC):
     def acquired(self, host: SimHost, lease: Lease) -> None:
         """Watch a lease from now on."""
         self.held.setdefault(lease.name, []).append((host, lease))
+        self.leases_changed = True
 
     def after_step(self) -> None:
-        """At no moment do two trust the lease of one lock, and nobody trusts one that is not his."""
+        """At no moment do two trust the lease of one lock, and nobody trusts one that is not his.
+
+        What time alone does is known beforehand: trust that ends no later than the lease is good until either changes.
+        """
+        if not self.leases_changed:
+            return
+        self.leases_changed, now = False, self.world.sim.now
         for name, entries in self.held.items():
             if entries:
-                self._one_lock(name, entries)
+                self._one_lock(name, entries, now)
 
-    def _one_lock(self, name: str, entries: list[tuple[SimHost, Lease]]) -> None:
-        trusted = 0
+    def _one_lock(self, name: str, entries: list[tuple[SimHost, Lease]], now: float) -> None:
+        leases, trusted = self.leases, 0
+        holder, ends = leases.until(name)
         for entry in entries:
             host, lease = entry
             if host.dead or lease._closed.is_set() or lease._lost is not None:
                 self.held[name] = [other for other in self.held[name] if other is not entry]
                 continue
-            leases = self.leases
-            if lease.held and lease.holder not in leases.broken:
+            until = lease._trusted_until
+            if now < until and lease.holder not in leases.broken:
                 trusted += 1
                 self.checked["trust ends before the lease"] += 1
-                if lease.holder not in leases.revoked and leases.holder(lease.name) != lease.holder:
+                if lease.holder not in leases.revoked and (lease.holder != holder or ends < until):
                     self.violated(
-                        "trust ends before the lease", f"{host.name} trusts a lease that is not its own"
+                        "trust ends before the lease",
+                        f"{host.name} trusts a lease that is not its own, or for longer than it has it",
                     )
         if trusted:
             self.checked["one trusted holder"] += 1

@@ -40,9 +40,12 @@ DELIVERIES = 5
 DRAIN = app.PATIENCE - app.RECORDING - app.LAST_WORDS
 """Seconds in which what runs may stop by itself."""
 BATCH = 4
+REST = 2.0
+"""Seconds until a trigger asks a broker again that gave no answer."""
 FETCHED = 3.0
 """Seconds, at most, until a message that was fetched starts."""
-LOOK = 2.0
+LOOK = 30.0
+"""Seconds that a call waits for what may come."""
 
 
 def _told_to_stop(host: SimHost, drain: Callable[[], object], give_up: Callable[[], object]) -> None:
@@ -134,7 +137,7 @@ class FunctionsMessageHost(MessageHost):
             try:
                 found = link.receive(BATCH, LOOK)
             except TransportError:
-                simulator().sleep(LOOK)
+                simulator().sleep(REST)
                 continue
             for received in found:
                 self.spawn(lambda it=received: self._invoke(link, it, handle), f"{handler.name} invoked")  # type: ignore[misc]

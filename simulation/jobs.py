@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import datetime, timedelta
+from math import floor
 from typing import TYPE_CHECKING
 
 from runonce.errors import StoreError
@@ -141,6 +142,7 @@ class JobWorld(World["JobCase", JobHost]):
         self._last_version = 1
         self._timers: JobHost | None = None
         self._timers_free_at = 0.0
+        self._pumps_at = 0.0
         self._rng = random.Random(f"{case.seed} pump")
 
     def make_host(self, name: str, skew: float) -> JobHost:
@@ -211,16 +213,28 @@ class JobWorld(World["JobCase", JobHost]):
     def begin(self) -> None:
         if len(self.versions) > 1:
             self.sim.at(self.case.lasts / 2, self._deploy)
-        self.sim.at(0.5, self._pump)
+        self.server.queue.came = self._pump_later
 
-    def _pump(self) -> None:
-        """Hosts look for requests about once a second; whoever is first takes one."""
+    def _pump_later(self) -> None:
+        """Hosts look for requests about once a second, of which those looks count that may find one."""
+        shows_in = self.server.queue.shows_in()
+        if shows_in is None:
+            return
+        looks_at = floor(self.sim.now + shows_in + 0.5) + 0.5
+        if not self.sim.now < self._pumps_at <= looks_at:
+            self._pumps_at = looks_at
+            self.sim.at(looks_at, lambda: self._pump(looks_at))
+
+    def _pump(self, looks_at: float) -> None:
+        """Whoever is first takes one."""
+        if looks_at != self._pumps_at:
+            return  # another look is nearer
         takers = [host for host in self.hosts if host.takes() and not host.paused]
         for _ in range(min(self.server.queue.visible(), 3)):
             if takers:
                 host = takers[int(self._rng.random() * len(takers))]
                 host.spawn(host.fetch, "request")
-        self.sim.at(self.sim.now + 1.0, self._pump)
+        self._pump_later()
 
     def _deploy(self) -> None:
         """The new version goes out, host after host."""

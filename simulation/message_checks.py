@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from runonce.execution.blobs import OWNER, TOKEN
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from simulation.server import WatchedLeases
     from simulation.world import SimHost
 
+_fingerprint = cache(fingerprint)
 AHEAD = 600.0
 """Seconds: a message that a host with a wrong clock has put off for longer is told as waiting."""
 
@@ -135,7 +137,7 @@ class MessageChecks(Checks):
             yield f"{who} is in its queue"
             return
         for body in bodies:
-            told, purged = fingerprint(body), (handler.name, body) in self.world.purged
+            told, purged = _fingerprint(body), (handler.name, body) in self.world.purged
             if body in dead or purged or any(held.sent.body == body for held in queue):
                 continue
             if row is None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from runonce.messages.definition import Handler
     from runonce.messages.message import Message
     from runonce.transports.protocols import Dead
+    from simulation.baton import Waiting
     from simulation.case import Fault, MessageCase
 
 TOPIC = "orders"
@@ -48,6 +49,7 @@ class MessageHost(SimHost):
             self.clock,
             host=name,
         )
+        self.wire.stopping = self.deliverer.stop.event.waiting  # type: ignore[attr-defined]
         self._consuming: list[Task] = []
 
     @property
@@ -95,10 +97,10 @@ class MessageWorld(World["MessageCase", MessageHost]):
         shipping = self._handler("shipping", topic=TOPIC, key="order", **asks)
         mail = self._handler("mail", queue="mail", key="mail")
         self.handlers = {one.name: one for one in (billing, shipping, mail)}
-        self.awaited: dict[str, list[tuple[Task, int]]] = {}
+        self.awaited: dict[str, Waiting] = {}
         """Who waits for a message, by queue."""
         topics = {TOPIC: (billing.queue, shipping.queue)}
-        self.broker = Broker(self.clock, topics, case.window, arrived=self._arrived)
+        self.broker = Broker(self.clock, topics, case.window, shows=self._shows)
         self.operator = MessageHost(self, "operator", 0.0)
         self.producer = MessageHost(self, "producer", 0.0)
         self.sent: dict[int, dict[bytes, None]] = {}
@@ -123,8 +125,12 @@ class MessageWorld(World["MessageCase", MessageHost]):
             **options,
         )(_body)
 
-    def _arrived(self, queue: str) -> None:
-        simulator().wake(self.awaited.get(queue, []))
+    def _shows(self, queue: str, at: float) -> None:
+        def look() -> None:
+            if self.broker.waits(queue):
+                self.sim.wake(self.awaited.get(queue, []))
+
+        self.sim.at(at, look)
 
     def make_host(self, name: str, skew: float) -> MessageHost:
         if not self.case.functions:

@@ -9,10 +9,11 @@ from runonce.stores.memory import MemoryBlobs, MemoryLeases, MemoryQueue, Memory
 from runonce.stores.protocols import Replace, Row, Stores
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     from runonce.clock import Clock
-    from runonce.stores.protocols import Write
+    from runonce.stores.protocols import QueueItem, Write
     from simulation.checks import Checks
 
 ANY = "*"
@@ -51,19 +52,33 @@ class WatchedTable(MemoryTable):
 class WatchedLeases(MemoryLeases):
     """Remembers whose lease an operator took."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, checks: Checks) -> None:
         super().__init__(clock)
+        self._checks = checks
         self.broken: set[str] = set()
         self.revoked: set[str] = set()
         """Those that nobody else may have before their term ends."""
 
-    def holder(self, name: str) -> str | None:
-        """Who holds it now."""
-        current = self._current(name)
-        return None if current is None else current[0]
+    def until(self, name: str) -> tuple[str, float]:
+        """Who had it last, and the elapsed time until which it is or was his."""
+        holder, _, ends = self._holders.get(name, ("", 0, 0.0))
+        return holder, ends
+
+    def acquire(self, name: str, holder: str, duration: int) -> datetime | None:
+        self._checks.leases_changed = True
+        return super().acquire(name, holder, duration)
+
+    def renew(self, name: str, holder: str) -> bool:
+        self._checks.leases_changed = True
+        return super().renew(name, holder)
+
+    def release(self, name: str, holder: str) -> None:
+        self._checks.leases_changed = True
+        super().release(name, holder)
 
     def break_lease(self, name: str, holder: str | None = None) -> bool:
-        current = self.holder(name)
+        self._checks.leases_changed = True
+        current = (self._current(name) or (None,))[0]
         if current is not None and holder is not None:
             self.revoked.add(holder)
         elif current is not None:  # and with it one that was revoked a moment ago
@@ -88,19 +103,40 @@ class WatchedBlobs(MemoryBlobs):
 
 
 class WatchedQueue(MemoryQueue):
-    """Says how many messages wait."""
+    """Says how many messages wait, and when one will."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.came: Callable[[], None] = lambda: None
+        """Told of each message that is sent, or hidden for another time."""
+
+    def send(self, body: str, *, delay: int = 0, time_to_live: int = 3600) -> QueueItem:
+        sent = super().send(body, delay=delay, time_to_live=time_to_live)
+        self.came()
+        return sent
+
+    def hide(self, item: QueueItem, seconds: int) -> QueueItem | None:
+        hidden = super().hide(item, seconds)
+        self.came()
+        return hidden
 
     def visible(self) -> int:
         """Messages that somebody could take now."""
         now = self._clock.now()
         return sum(item.visible_at <= now < item.expires_at for item in self._items)
 
+    def shows_in(self) -> float | None:
+        """Seconds until there is one that somebody could take; None where there is none at all."""
+        now = self._clock.now()
+        left = [item.visible_at for item in self._items if item.expires_at > max(now, item.visible_at)]
+        return max(0.0, (min(left) - now).total_seconds()) if left else None
+
 
 class Server:
     """The storage account."""
 
     def __init__(self, clock: Clock, checks: Checks) -> None:
-        self.leases = WatchedLeases(clock)
+        self.leases = WatchedLeases(clock, checks)
         self.table = WatchedTable(clock, checks)
         self.claims = WatchedTable(clock, checks)
         self.queue = WatchedQueue(clock)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import random
+import uuid
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -74,6 +77,16 @@ class _WatchedLease(lease.Lease):
             host.world.checks.acquired(host, acquired)
         return acquired
 
+    @property
+    def _trusted_until(self) -> float:
+        return self._trusted
+
+    @_trusted_until.setter
+    def _trusted_until(self, elapsed: float) -> None:
+        self._trusted = elapsed
+        if (host := _host()) is not None:
+            host.world.checks.leases_changed = True
+
 
 class _InOrder(dict[Any, None]):
     """A set that is gone through in the order in which it was filled."""
@@ -83,6 +96,25 @@ class _InOrder(dict[Any, None]):
 
     def discard(self, item: Any) -> None:
         self.pop(item, None)
+
+
+class _Id(str):
+    """As uuid.UUID, as far as anybody looks at one."""
+
+    __slots__ = ()
+
+    @property
+    def hex(self) -> str:
+        return str(self)
+
+
+_ids = random.Random()
+"""Of the case that is simulated."""
+
+
+def _id() -> _Id:
+    """As uuid.uuid4; from the case's seed, and without the system's entropy, which takes longer."""
+    return _Id(f"{_ids.getrandbits(128):032x}")
 
 
 class _HostsTime:
@@ -123,13 +155,14 @@ def simulated() -> Iterator[None]:
         patch.object(lane, "queue", baton),
         patch.object(workers, "queue", baton),
         patch.object(consumer, "wait", baton.wait),
-        # Looked at less often than by real threads: half of the steps would be looks at nothing.
-        patch.object(lane, "IDLE_WAIT", 4.0),
+        # Looked at less often than by real threads: half of the steps would be looks at nothing. A stop ends this one.
+        patch.object(lane, "IDLE_WAIT", 30.0),
         patch.object(lane, "LONGEST_PAUSE", 3.0),
-        patch.object(heartbeat, "LOOK", 2.0),
+        patch.object(heartbeat, "LOOK", 3.0),
         patch.object(heartbeat, "wait", baton.wait),
         patch.object(handlers, "wait", baton.wait),
         patch.object(threads, "Future", baton.Future),
+        patch.object(uuid, "uuid4", _id),
         _made_with(ended.Working, ending=baton.Lock, settled=baton.Future),
         _made_with(rights.Rights, lock=baton.Lock),
         _made_with(lane._Job, lock=baton.Lock),
@@ -143,6 +176,11 @@ def simulated() -> Iterator[None]:
         logging.disable(logging.CRITICAL)
         for one in patches:
             patched.enter_context(one)
+        # A case's garbage is collected once it is over: a quarter of the time went into looking for it meanwhile.
+        gc.freeze()
+        gc.disable()
+        patched.callback(gc.unfreeze)
+        patched.callback(gc.enable)
         yield
 
 
@@ -156,8 +194,9 @@ def simulate(case: JobCase | MessageCase | int) -> Seen:
 
 
 def _seen(case: JobCase | MessageCase, world: World[Any, Any]) -> Seen:
+    _ids.seed(case.seed)
     world.run()
-    return Seen(
+    seen = Seen(
         case,
         tuple(world.checks.violations),
         tuple(world.injected),
@@ -165,6 +204,9 @@ def _seen(case: JobCase | MessageCase, world: World[Any, Any]) -> Seen:
         tuple(world.trace),
         world.sim.steps,
     )
+    del world
+    gc.collect()
+    return seen
 
 
 def shrunk(seen: Seen, *, tries: int = 100) -> Seen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from runonce.errors import RunonceError, StoreUnavailableError
@@ -14,10 +14,15 @@ from simulation.baton import Killed, Process, simulator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simulation.baton import Task
+    from simulation.baton import Waiting
     from simulation.case import Case
 
 CALL_FAULTS = ("request lost", "reply lost", "carried out later", "throttled", "hangs", "hangs and answers")
+PATIENCE = (0.0, 1.0, CALL_TIMEOUT)
+"""Seconds until a call that gets no answer is given up."""
+LATER = (0.5, 3.0, 8.0, 20.0, 50.0)
+"""Seconds until a call that hangs is answered, or one that was given up is carried out."""
+FAULTS = tuple(product(CALL_FAULTS, PATIENCE, LATER, (True, False)))
 
 
 class Wire:
@@ -29,8 +34,10 @@ class Wire:
         self.fault_rate = case.fault_rate
         self.before: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
         """Told of each call to storage, and what it is given, as it is made."""
-        self.awaited: dict[str, list[tuple[Task, int]]] = {}
+        self.awaited: dict[str, Waiting] = {}
         """Who waits for a message, by queue; of all wires, if they are to hear of it."""
+        self.stopping: Waiting = []
+        """Who waits for a stop of the host."""
         self._case = case
         self._host = host
         self._server = server
@@ -51,24 +58,25 @@ class Wire:
         self, name: str, carry_out: Callable[[], Any], *, error: type[RunonceError] = StoreUnavailableError
     ) -> Any:
         """Carry out one call, or not, or later."""
-        sim, rng = simulator(), self._rng
+        sim = simulator()
         self._calls += 1
-        there, back, dice, kind = self._latency(), self._latency(), rng.random(), rng.choice(CALL_FAULTS)
-        patience, later = rng.choice((0.0, 1.0, CALL_TIMEOUT)), rng.choice((0.5, 3.0, 8.0, 20.0, 50.0))
+        there, back, dice = self._latency(), self._latency(), self._rng.random()
         sim.sleep(there)
         if self.cut:
-            sim.sleep(patience)
+            sim.sleep(PATIENCE[int(dice * len(PATIENCE))])
             raise error(f"{name}: cut off")
-        this = f"{self._host.name}.{self._calls}"
-        if dice >= self.fault_rate or this in self._case.without:
+        this = ""
+        if dice >= self.fault_rate or (this := f"{self._host.name}.{self._calls}") in self._case.without:
             answer = _answer(carry_out)
             sim.sleep(back)
             return answer()
+        # All from one number, so that a fault that is left out moves nothing that comes after it.
+        kind, patience, later, at_once = FAULTS[int(dice / self.fault_rate * len(FAULTS))]
         self._note(this, f"{name}: {kind}")
         if kind == "throttled":
             raise error(f"{name}: 503")
         if kind == "hangs and answers":
-            sim.sleep(rng.choice((0.0, later)))
+            sim.sleep(0.0 if at_once else later)
             answer = _answer(carry_out)
             sim.sleep(later)
             return answer()
@@ -85,14 +93,14 @@ class Wire:
         raise error(f"{name}: {kind}")
 
     def idle(self, queue: str, seconds: float) -> None:
-        """Wait for what may come."""
-        simulator().wait(self.awaited.setdefault(queue, []), seconds)
+        """Wait for what may come, or a stop."""
+        simulator().wait(self.awaited.setdefault(queue, []), seconds, also=self.stopping)
 
     def _latency(self) -> float:
-        dice, part = self._rng.random(), self._rng.random()
+        dice = self._rng.random()
         if dice < 0.85:
-            return self.slowness * (0.005 + 0.05 * part)
-        return self.slowness * (0.1 + part) if dice < 0.97 else 0.5 + 3.0 * part
+            return self.slowness * (0.005 + 0.06 * dice)
+        return self.slowness * (8.0 * dice - 6.7) if dice < 0.97 else 100.0 * dice - 96.5
 
 
 class _Far:
@@ -122,7 +130,7 @@ def _answer(carry_out: Callable[[], Any]) -> Callable[[], Any]:
     except RunonceError as error:
         refused = error  # the name in `except` ends with it
         return lambda: _refuse(refused)
-    if isinstance(answer, Iterator):
+    if hasattr(answer, "__next__"):
         answer = list(answer)
     return lambda: answer
 

@@ -134,12 +134,14 @@ def _columns(kind: Hashable) -> tuple[_Column, ...]:
 
 
 def _to_value(value: Any) -> Value:
-    if value is None or isinstance(value, datetime):
-        return to_text(value)
     if isinstance(value, str):
         return str(value)
+    if value is None or isinstance(value, datetime):
+        return to_text(value)
     if isinstance(value, int):
         return value
+    if not value and isinstance(value, tuple | Mapping):  # which most columns of JSON hold
+        return "[]" if isinstance(value, tuple) else "{}"
     return compact(value)
 
 
@@ -151,6 +153,11 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return instant
     if datetime in get_args(hint):
         return from_text
+    kind, inner = _parts(hint)
+    if kind is Mapping:
+        return lambda text: typed(json.loads(text), hint) if text != "{}" else {}
+    if kind is tuple and inner[-1] is ...:
+        return lambda text: typed(json.loads(text), hint) if text != "[]" else ()
     return lambda text: typed(json.loads(text), hint)
 
 
@@ -170,6 +177,11 @@ def typed(value: Any, hint: Any) -> Any:
     if kind is Any or (isinstance(value, (int, float) if kind is float else kind) and kind is not tuple):
         return value
     raise TypeError(f"{type(value).__name__} where {kind.__name__} belongs")
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint) or hint, get_args(hint)
 
 
 def valid(text: str) -> str:
@@ -256,7 +268,10 @@ def payload(values: Mapping[str, Value]) -> int:
 
 def to_text(instant: datetime | None) -> str:
     """An instant as it is kept: ISO 8601 in UTC with Z, whole seconds for fire times, or empty."""
-    return "" if instant is None else instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if instant is None:
+        return ""
+    utc = instant if instant.tzinfo is UTC else instant.astimezone(UTC)
+    return utc.isoformat().replace("+00:00", "Z")
 
 
 def from_text(text: str) -> datetime | None:
@@ -269,4 +284,4 @@ def instant(text: str) -> datetime:
     read = datetime.fromisoformat(text)
     if read.tzinfo is None:
         raise ValueError(f"{text!r} has no offset")
-    return read.astimezone(UTC)
+    return read if read.tzinfo is UTC else read.astimezone(UTC)

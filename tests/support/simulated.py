@@ -51,6 +51,8 @@ class _Straight:
         with self._one:
             return carry_out()
 
+    cut = False
+
     def idle(self, queue: str, seconds: float) -> None:
         give_up_at = self._broker.clock.elapsed() + seconds
         while (left := give_up_at - self._broker.clock.elapsed()) > 0:
