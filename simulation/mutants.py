@@ -98,7 +98,7 @@ MESSAGE_MUTANTS: dict[str, tuple[Change, ...]] = {
         (message_plan, "expired", "> row.lease + RESOLUTION", "> row.lease / 4"),
     ),
     "follow-ups sent once or never": (
-        (Deliverer, "_settled", "if row is not None and mine:", "if False:"),
+        (Deliverer, "_settled", "if row is not None and not is_anothers and", "if False and"),
         (Deliverer, "_start", "if claim.row.outbox:", "if False:"),
     ),
 }
