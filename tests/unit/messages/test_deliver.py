@@ -529,6 +529,27 @@ def test_an_error_that_nobody_expects_fails_the_message(
     assert said.exc_info[1] is error
 
 
+def test_what_a_handler_logs_and_is_refused_names_it(
+    bench: Workbench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its message, attempt and holder are on each line, and an error of its checkpoint's begins with its name."""
+
+    def body(message: Message) -> None:
+        message.log.warning("hello")
+        message.checkpoint.save({"n": object()})
+
+    one = handling(Doing(body))
+    host_of(bench).deliver(one, delivery())
+    line: Any = caplog.records[0]
+    assert (line.name, line.getMessage()) == (
+        "runonce.jobs.send_invoice",
+        "[send_invoice message m-1 #1] hello",
+    )
+    row = row_of(bench, one)
+    assert (line.job, line.attempt, line.message_id, line.holder) == ("send_invoice", 1, "m-1", row.holder)
+    assert row.reason.startswith("NotKeptError: Handler send_invoice: ")
+
+
 def test_the_log_says_how_a_message_ended(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
     """Done; or dead, with the error and its place."""
     caplog.set_level(logging.INFO)
