@@ -462,7 +462,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
     mutation.add_argument(
         "modules", nargs="*", metavar="MODULE", help="such as runonce.runs.plan (default: all)"
     )
-    mutation.add_argument("--processes", type=int, metavar="P", help="how many (default: one for each core)")
+    mutation.add_argument("--processes", type=int, metavar="P", help="how many (default: four for each core)")
     parsers["servicebus"].add_argument(
         "--port", type=int, default=5673, help="where it listens (default: %(default)s)"
     )

@@ -159,7 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "modules", nargs="*", metavar="MODULE", help=f"default: all of {', '.join(everything)}"
     )
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="P")
+    # Those that take long wait for what never comes.
+    parser.add_argument("--processes", type=int, default=4 * (os.cpu_count() or 1), metavar="P")
     options = parser.parse_args(arguments)
     if unknown := set(options.modules) - set(everything):
         parser.error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import mmap
 import os
 from pathlib import Path
@@ -64,6 +65,7 @@ class Runner(isolation.ForkServerRunner):
             @pytest.hookimpl(tryfirst=True)
             def pytest_runtestloop(self, session: pytest.Session) -> bool:
                 runner.test_runner_class, runner.test_runner_args = Collected, {"session": session}
+                gc.freeze()  # or each fork copies what the collector looks at
                 serve(work_fd, result_fd)
                 return True
 
