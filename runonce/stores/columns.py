@@ -179,11 +179,6 @@ def typed(value: Any, hint: Any) -> Any:
     raise TypeError(f"{type(value).__name__} where {kind.__name__} belongs")
 
 
-@cache
-def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    return get_origin(hint) or hint, get_args(hint)
-
-
 def valid(text: str) -> str:
     """The text where no table or broker need refuse it: an error's may hold half an emoji."""
     return text.encode("utf-8", "backslashreplace").decode()
