@@ -25,16 +25,29 @@ def interpreter(version: str) -> str | None:
 
 
 class Environment:
-    """A virtual environment of its own, in which nothing of the checkout can be found."""
+    """A virtual environment of its own, in which nothing of the checkout can be found.
+
+    It has no pip, whose installation takes as long as most of what is tried in it: this Python's own serves.
+    """
 
     def __init__(self, folder: Path, python: str | Path) -> None:
         self.folder = folder
         self.bin = folder / ("Scripts" if os.name == "nt" else "bin")
-        run(python, "-m", "venv", folder)
+        if not (folder / "pyvenv.cfg").exists():
+            run(python, "-m", "venv", "--without-pip", folder)
 
     def pip(self, *arguments: str | Path) -> None:
         """Install."""
-        run(self.bin / "python", "-m", "pip", "-q", "--disable-pip-version-check", "install", *arguments)
+        pip = (
+            sys.executable,
+            "-m",
+            "pip",
+            "-q",
+            "--disable-pip-version-check",
+            "--python",
+            self.bin / "python",
+        )
+        run(*pip, "install", "--no-compile", *arguments)
 
     def answer(self, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """What a command of the environment answers, typed into its empty folder."""
