@@ -32,6 +32,8 @@ _COMPARISONS = {
 }  # fmt: skip
 _SUMS = {"+": operator.add, "-": operator.sub}
 _PRODUCTS = {"*": operator.mul, "/": operator.truediv, "%": operator.mod}
+_MOST_DIGITS = 300
+"""Of a whole number; one of more is as good as infinite."""
 
 
 def parse(text: str, system: frozenset[str]) -> Expression:
@@ -173,7 +175,7 @@ class _Parser:
             self._next += 1
             constant: Any = text[1:-1].replace("''", "'")
             if kind == "number":
-                constant = int(text) if text.isdigit() else float(text)
+                constant = int(text) if text.isdigit() and len(text) < _MOST_DIGITS else float(text)
             return lambda _: constant
         name = self._property()
         return lambda found: found.get(name)
@@ -224,10 +226,16 @@ def _compare(compare: Callable[[Any, Any], bool], left: Any, right: Any) -> bool
 
 
 def _joined(join: Callable[[Any, Any], Any], left: Expression, right: Expression) -> Expression:
+    """Numbers, or texts put together; all else, of which Python makes something ('a%' % 2, TRUE + 1), is unknown."""
+
     def evaluate(found: Mapping[str, Any]) -> Any:
+        sides = left(found), right(found)
+        kinds = {_kind(side) for side in sides}
+        if kinds != {float} and (join is not operator.add or kinds != {str}):
+            return None
         try:
-            return join(left(found), right(found))
-        except (TypeError, ArithmeticError):
+            return join(*sides)
+        except ArithmeticError:
             return None
 
     return evaluate
@@ -250,10 +258,16 @@ def _matches(value: Any, pattern: Any, escape: Any) -> bool | None:
     """LIKE: % is any text, _ any character, and what follows the escape character is itself."""
     if not isinstance(value, str) or not isinstance(pattern, str):
         return None
-    parts, characters = [], iter(pattern)
+    parts, characters = [""], iter(pattern)
     for character in characters:
         if character == escape:
-            parts.append(re.escape(next(characters, character)))
+            parts[-1] += re.escape(next(characters, character))
+        elif character == "%":
+            parts.append("")
         else:
-            parts.append({"%": ".*", "_": "."}.get(character) or re.escape(character))
-    return re.fullmatch("".join(parts), value, re.DOTALL) is not None
+            parts[-1] += "." if character == "_" else re.escape(character)
+    first, *others = parts
+    # Each part where it comes first, for good: to try its other places as well would take years for a few of them.
+    middle = "".join(f"(?>.*?{part})" for part in others[:-1])
+    last = f".*{others[-1]}" if others else ""
+    return re.fullmatch(first + middle + last, value, re.DOTALL) is not None

@@ -72,6 +72,8 @@ ORDER = message(
         "total NOT IN (1, 2)",
         "country LIKE 'N_' AND country NOT LIKE '_'",
         "[my-name] LIKE 'a!_b' ESCAPE '!' AND NOT [my-name] LIKE 'a!_' ESCAPE '!'",
+        "country LIKE '%N%O%' AND 'abcabd' LIKE 'a%b%bd' AND 'ab' LIKE '%%a%_' AND '' LIKE '%'",
+        f"total < {'9' * 5000}",
         "\"my-name\" = 'a_b'",
         "odd = 'it''s 5%'",
         "note IS NULL AND missing IS NULL AND total IS NOT NULL",
@@ -105,6 +107,9 @@ def test_a_filter_lets_its_message_pass(text: str) -> None:
         "note = NULL",
         "missing = 1 AND total = 7",
         "total / 0 = 1",
+        "country * 2 = 'NONO'",
+        "odd % 5 IS NOT NULL OR 'n%m' % 1 IS NOT NULL",
+        "urgent + 1 = 2",
         "sys.To IS NOT NULL",
         "total",
     ],
@@ -112,6 +117,13 @@ def test_a_filter_lets_its_message_pass(text: str) -> None:
 def test_what_is_false_or_unknown_does_not_pass(text: str) -> None:
     """A property that is not there makes a condition unknown, negated or not, as a comparison of kinds does."""
     assert not filters.compiled(text)(ORDER)
+
+
+@pytest.mark.timeout(20)
+def test_a_pattern_takes_no_longer_with_more_wildcards() -> None:
+    """Whatever somebody's filter and message are, the broker goes on."""
+    assert not filters.compiled(f"'{'a' * 2000}' LIKE '{'%_%a' * 40}b'")(ORDER)
+    assert not filters.compiled("'aba' LIKE '%a%a%a%'")(ORDER)
 
 
 @pytest.mark.parametrize(
