@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from runonce.runs.rows import RunRow
     from runonce.settings import Settings
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="the image is a Linux one")
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="the image is a Linux one"),
+    pytest.mark.timeout(600),  # the first builds it
+]
 
 JOBS = """
 import os, time

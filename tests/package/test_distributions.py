@@ -17,6 +17,7 @@ from tests.support.pages import ROOT, read
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.timeout(600)  # whoever comes first builds the package
 PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 CORE = {

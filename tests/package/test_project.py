@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.timeout(600)  # whoever comes first builds the package
+
+
 @pytest.fixture(scope="module")
 def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package from its wheel; what it needs is this environment's, and nothing of the checkout is on the path."""

@@ -82,11 +82,11 @@ def test_a_killed_broker_forwards_what_was_scheduled(tmp_path: Path) -> None:
     """A message scheduled in a queue that forwards goes on when due, although the broker was killed meanwhile."""
     with start([Queue("first", forward="last"), Queue("last")], folder=tmp_path) as broker:
         with Bus(broker.connection_string) as bus:
-            at = datetime.now(UTC) + timedelta(seconds=3)
+            at = datetime.now(UTC) + timedelta(seconds=8)
             bus.sender("first").schedule_messages(ServiceBusMessage("x", message_id="m"), at)
             broker.kill()
         broker.restart()
         assert broker.counts("first")["scheduled"] == 1
         with Bus(broker.connection_string) as bus:
-            [message] = bus.receive("last")
+            [message] = bus.receive("last", wait=20)
             assert (str(message), message.message_id) == ("x", "m")

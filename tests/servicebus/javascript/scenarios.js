@@ -125,11 +125,11 @@ const scenarios = {
 
   async schedule(client, queue) {
     const [sender, receiver] = [client.createSender(queue), client.createReceiver(queue)];
-    const at = new Date(Date.now() + 1500);
+    const at = new Date(Date.now() + 4000);
     const [number, cancelled] = await sender.scheduleMessages([{ body: "scheduled" }, { body: "cancelled" }], at);
     await sender.cancelScheduledMessages(cancelled);
     await sender.sendMessages([{ body: "first" }, { body: "second" }]);
-    await new Promise((resolve) => setTimeout(resolve, 2000));
+    await new Promise((resolve) => setTimeout(resolve, at - Date.now() + 500));
     const found = await receive(receiver, 3);
     for (const message of found) await receiver.completeMessage(message);
     const numbers = found.map((m) => m.sequenceNumber.toNumber());

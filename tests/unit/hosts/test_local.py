@@ -11,6 +11,7 @@ import pytest
 from support.flows import AFTER_LEASE, at, die, job_row, replica, run_row, start
 
 from runonce.errors import HostStopping, StoreUnavailableError
+from runonce.execution import patience
 from runonce.hosts import local
 from runonce.hosts.local import EXIT_FAULT, EXIT_STUCK, LocalHost
 from runonce.runs.definition import ScheduledJob, scheduled
@@ -90,9 +91,11 @@ def until(condition: Callable[[], object]) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host looks at its queue often, by the real time."""
+    """The host looks at its queue often, and at a row that somebody else was faster to change; by the real time."""
     monkeypatch.setattr(local, "POLL", POLL)
     monkeypatch.setattr(local, "REST", POLL)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", POLL)
+    monkeypatch.setattr(patience, "LONGEST_PAUSE", POLL)
 
 
 POLL = 0.003
