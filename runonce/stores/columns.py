@@ -153,12 +153,9 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return instant
     if datetime in get_args(hint):
         return from_text
-    kind, inner = _parts(hint)
-    if kind is Mapping:
+    if _parts(hint)[0] is Mapping:
         return lambda text: typed(json.loads(text), hint) if text != "{}" else {}
-    if kind is tuple and inner[-1] is ...:
-        return lambda text: typed(json.loads(text), hint) if text != "[]" else ()
-    return lambda text: typed(json.loads(text), hint)
+    return lambda text: typed(json.loads(text), hint) if text != "[]" else ()  # a tuple of any length
 
 
 @cache

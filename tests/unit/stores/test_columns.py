@@ -12,7 +12,7 @@ import pytest
 from runonce.errors import StoreUnavailableError, UnreadableRowError
 from runonce.messages.rows import MessageRow, State
 from runonce.runs.rows import JobRow, RunRow
-from runonce.stores.columns import FORMAT, _reader, decode, encode
+from runonce.stores.columns import FORMAT, _columns, _reader, decode, encode
 from runonce.stores.protocols import Row
 
 FIXTURES = sorted((Path(__file__).parent / "rows").glob("format_*.json"))
@@ -33,6 +33,12 @@ LATER = {
 }
 """Columns that came after the latest format, which needs no new one for them."""
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def unknown_rows() -> None:
+    """Each test is the first that reads a row of its kind."""
+    _columns.cache_clear()
 
 
 def stored(values: Any) -> Row:
