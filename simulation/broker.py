@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from runonce.messages.definition import Handler
     from runonce.transports.settlement import Settlement
 
-MOST = 10
-"""Deliveries after which a message is put aside."""
+TAKEN = 30.0
+"""Seconds that a dead letter is kept from others, at most."""
 
 
 @dataclass(eq=False)
@@ -60,6 +60,9 @@ class Held:
 
 class Broker:
     """The server: nothing here fails, and its clock is right."""
+
+    most: float = 10
+    """Deliveries after which a message is put aside."""
 
     def __init__(
         self,
@@ -117,12 +120,12 @@ class Broker:
         for held in [held for held in waiting if held.visible_at <= now]:
             if len(found) == count:
                 break
-            if held.deliveries >= MOST and not dead:
+            if held.deliveries >= self.most and not dead:
                 self._put_aside(queue, held, "MaxDeliveryCountExceeded", "")
                 continue
             held.deliveries += 1
             held.receipt += 1
-            held.visible_at = now + self._lock
+            held.visible_at = now + (min(TAKEN, self._lock) if dead else self._lock)
             self._shows(queue, held.visible_at)
             found.append((held, held.receipt, held.delivery()))
         return found
@@ -221,7 +224,7 @@ class SimLink:
         self._transport = transport
         self._broker = transport.broker
         self._handler = handler
-        self._queue = "" if handler is None else handler.queue
+        self.queue = "" if handler is None else handler.queue
         self.any_thread = transport.any_thread
 
     def send(self, entity: str, messages: Sequence[Outgoing]) -> None:
@@ -229,14 +232,15 @@ class SimLink:
 
     def receive(self, count: int, wait: float) -> list[Received]:
         wire = self._transport.wire
-        if not (wire.cut or self._broker.waits(self._queue)):
+        if not (wire.cut or self._broker.waits(self.queue)):
             # A call that waits for what may come. Whoever waits goes on when it does, and makes the call that counts.
-            wire.idle(self._queue, wait)
+            wire.idle(self.queue, wait)
             return []
-        found = self._call("receive", lambda: self._broker.receive(self._queue, count))
-        return [
-            Received(delivery, (held, receipt), self._renew_in(held)) for held, receipt, delivery in found
-        ]
+        found = self._call("receive", lambda: self._broker.receive(self.queue, count))
+        return [self._received(*one) for one in found]
+
+    def _received(self, held: Held, receipt: int, delivery: Delivery) -> Received:
+        return Received(delivery, (held, receipt), self._renew_in(held))
 
     def _renew_in(self, held: Held) -> float:
         """By the host's clock, which may be wrong, as the real one."""
@@ -251,21 +255,21 @@ class SimLink:
             case Complete() if self._transport.gives_back:
                 self.give_back(received)
             case Complete():
-                self._call("complete", lambda: self._broker.settle(self._queue, held, receipt))
+                self._call("complete", lambda: self._broker.settle(self.queue, held, receipt))
             case DeadLetter(reason, description):
                 why = (reason, description)
-                self._call("dead-letter", lambda: self._broker.settle(self._queue, held, receipt, why))
+                self._call("dead-letter", lambda: self._broker.settle(self.queue, held, receipt, why))
             case Reschedule(delay):
-                self.send(self._queue, [copies.copy_of(self._handler, received.delivery, delay)])
-                self._call("complete", lambda: self._broker.settle(self._queue, held, receipt))
+                self.send(self.queue, [copies.copy_of(self._handler, received.delivery, delay)])
+                self._call("complete", lambda: self._broker.settle(self.queue, held, receipt))
 
     def renew(self, received: Received) -> Received | None:
         held, receipt = received.native
-        is_ours = self._call("renew message", lambda: self._broker.renew(self._queue, held, receipt))
+        is_ours = self._call("renew message", lambda: self._broker.renew(self.queue, held, receipt))
         return Received(received.delivery, received.native, self._renew_in(held)) if is_ours else None
 
     def give_back(self, received: Received) -> None:
-        self._call("give back", lambda: self._broker.give_back(self._queue, *received.native))
+        self._call("give back", lambda: self._broker.give_back(self.queue, *received.native))
 
     def close(self) -> None:
         pass
@@ -280,20 +284,19 @@ class SimDeadLetters:
     def __init__(self, transport: SimTransport, handler: Handler) -> None:
         self._wire = transport.wire
         self._broker = transport.broker
-        self._queue = handler.queue
+        self.queue = handler.queue
 
     def peek(self, limit: int) -> list[Dead]:
         def found() -> list[Dead]:
             return [
-                self._dead(held, 0, held.delivery())
-                for held in self._broker.dead.get(self._queue, [])[:limit]
+                self._dead(held, 0, held.delivery()) for held in self._broker.dead.get(self.queue, [])[:limit]
             ]
 
         return list(self._wire.call("peek", found, error=TransportError))
 
     def take(self, limit: int) -> list[Dead]:
         taken = self._wire.call(
-            "take", lambda: self._broker.receive(self._queue, limit, dead=True), error=TransportError
+            "take", lambda: self._broker.receive(self.queue, limit, dead=True), error=TransportError
         )
         return [self._dead(*one) for one in taken]
 
@@ -307,13 +310,13 @@ class SimDeadLetters:
         held, receipt = dead.native
         self._wire.call(
             "remove",
-            lambda: self._broker.settle(self._queue, held, receipt, dead=True),
+            lambda: self._broker.settle(self.queue, held, receipt, dead=True),
             error=TransportError,
         )
 
     def put_back(self, dead: Dead) -> None:
         self._wire.call(
-            "put back", lambda: self._broker.give_back(self._queue, *dead.native), error=TransportError
+            "put back", lambda: self._broker.give_back(self.queue, *dead.native), error=TransportError
         )
 
     def close(self) -> None:

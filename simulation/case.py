@@ -45,6 +45,8 @@ MESSAGE_KINDS: Kinds = (
 
 FUNCTIONS = 0.3
 """How many cases are of a Functions app."""
+STORAGE = 0.4
+"""How many of those with messages have these in Storage queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ class MessageCase(Case):
     """Seconds in which the broker drops a message whose id it has seen."""
     concurrency: int
     """Messages of one handler at a time on one host; beyond eight a thread talks to the broker for each eight."""
+    storage: bool
+    """Whether a Functions app has its messages in Storage queues."""
     any_thread: bool
     """Whether the transport lets each working thread settle its own message."""
 
@@ -175,6 +179,7 @@ def _messages(seed: int, rng: random.Random) -> MessageCase:
         tenants=rng.choice((1, 2, 8)),
         window=rng.choice((60.0, 600.0)),
         any_thread=rng.random() < 0.5,
+        storage=random.Random(f"{seed} storage").random() < STORAGE,
         concurrency=rng.choice((1, 8, 12)),
         items=rng.choice((1, 2, 4)),
         item_seconds=rng.choice((0.1, 1.0, 8.0)),

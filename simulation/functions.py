@@ -9,6 +9,7 @@ meanwhile, and then kills its worker, whatever runs in it.
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,7 +37,7 @@ HIDDEN = 600
 AGAIN = 30
 """Seconds until a message comes again whose function failed."""
 DELIVERIES = 5
-"""Of the internal queue's messages."""
+"""Of a Storage queue's messages."""
 DRAIN = app.PATIENCE - app.RECORDING - app.LAST_WORDS
 """Seconds in which what runs may stop by itself."""
 BATCH = 4
@@ -118,18 +119,28 @@ class FunctionsJobHost(JobHost):
 class FunctionsMessageHost(MessageHost):
     """An instance with a function for each handler, on Service Bus."""
 
+    kind = "servicebus"
+
     def start(self) -> None:
         self.world.note(self.name, f"starts on Functions, {self.clock.skew:+.0f} s")
-        parts = SimpleNamespace(  # what `handlers` asks of a runtime
+        for one in self.world.handlers.values():
+            handle = self._function(one, Turns(one.concurrency, self.deliverer.stop))
+            self.spawn(lambda one=one, handle=handle: self._listen(one, handle), f"trigger of {one.name}")  # type: ignore[misc]
+
+    @cached_property
+    def _runtime(self) -> Runtime:
+        return cast("Runtime", self._parts())
+
+    def _parts(self) -> SimpleNamespace:
+        """What `handlers` asks of a runtime."""
+        return SimpleNamespace(
             deliverer=self.deliverer,
             sender=self.transport.sender(),
-            settings=SimpleNamespace(transport="servicebus"),
+            settings=SimpleNamespace(transport=self.kind),
         )
-        self._runtime = cast("Runtime", parts)
-        for one in self.world.handlers.values():
-            turns = Turns(one.concurrency, self.deliverer.stop)
-            handle = handlers._function(self._runtime, one, turns, lambda delivery: delivery)
-            self.spawn(lambda one=one, handle=handle: self._listen(one, handle), f"trigger of {one.name}")  # type: ignore[misc]
+
+    def _function(self, handler: Handler, turns: Turns) -> Callable[..., None]:
+        return handlers._function(self._runtime, handler, turns, lambda received: received.delivery)
 
     def _listen(self, handler: Handler, handle: Callable[..., None]) -> None:
         link = self.transport.inbox(handler)
@@ -149,7 +160,7 @@ class FunctionsMessageHost(MessageHost):
         self.spawn(lambda: self._renew(link, received, ended), "renewal")
         simulator().sleep(FETCHED * self.rng.random())
         try:
-            handle(received.delivery, lambda error: self._settle(link, received, ended, error))
+            handle(received, lambda error: self._settle(link, received, ended, error))
         except Exception as error:  # noqa: BLE001 - its function fails
             if not isinstance(error, RunonceError):
                 self.world.checks.violated("nothing is raised into the host", repr(error))
@@ -181,4 +192,7 @@ class FunctionsMessageHost(MessageHost):
 
     def stop(self) -> None:
         self.world.note(self.name, "is told to stop, by the Functions host")
-        _told_to_stop(self, lambda: self.deliverer.drain(DRAIN), lambda: handlers.give_up(self._runtime))
+        _told_to_stop(self, lambda: self.deliverer.drain(DRAIN), self._give_back)
+
+    def _give_back(self) -> None:
+        handlers.give_up(self._runtime)

@@ -160,6 +160,8 @@ class MessageChecks(Checks):
                 self.checked["an effect and its record are one"] += 1
                 if self.has_effect(row.key) is not (row.state is State.DONE):
                     self.violated("an effect and its record are one", f"{row.key} is {row.state}")
+        for key in self.world.left_in_hand():
+            self.violated("what a killed worker had is shown", f"nobody has looked after {key}")
 
     def _judge_end(self, row: MessageRow) -> None:
         case, who = self.world.case, f"{row.handler} {row.key}"

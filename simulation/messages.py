@@ -8,12 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from runonce.errors import PermanentError, StoreError, TransportError
+from runonce.hosts.functions.in_hand import FIRST
 from runonce.messages.consumer import Consumer
 from runonce.messages.dead_letters import let_expire, may_have_happened, replay
 from runonce.messages.definition import handler
 from runonce.messages.deliver import Deliverer
 from runonce.messages.lock import lock_path
 from runonce.messages.sending import outgoing
+from runonce.runs.presence import partition
 from simulation.baton import Task, simulator
 from simulation.broker import Broker, SimTransport
 from simulation.message_checks import MessageChecks
@@ -41,7 +43,7 @@ class MessageHost(SimHost):
         super().__init__(world, name, skew)
         self.wire.awaited = world.awaited
         self.wire.before = lambda call, given: world.checks.sent(self, call, given)
-        self.transport = SimTransport(world.broker, self.wire, self.clock, any_thread=world.case.any_thread)
+        self.transport = world.way(world.broker, self.wire, self.clock, any_thread=world.case.any_thread)
         self.deliverer = Deliverer(
             self.wire.stores(world.server.stores),
             self.transport.sender(),
@@ -100,7 +102,13 @@ class MessageWorld(World["MessageCase", MessageHost]):
         self.awaited: dict[str, Waiting] = {}
         """Who waits for a message, by queue."""
         topics = {TOPIC: (billing.queue, shipping.queue)}
+        self.way: Callable[..., SimTransport] = SimTransport
         self.broker = Broker(self.clock, topics, case.window, shows=self._shows)
+        if case.functions and case.storage:
+            from simulation.storage import StorageQueues, StorageTransport  # noqa: PLC0415 - it builds on this module
+
+            self.way = StorageTransport
+            self.broker = StorageQueues(self.clock, topics, 0.0, lock=600.0, shows=self._shows)
         self.operator = MessageHost(self, "operator", 0.0)
         self.producer = MessageHost(self, "producer", 0.0)
         self.sent: dict[int, dict[bytes, None]] = {}
@@ -132,12 +140,22 @@ class MessageWorld(World["MessageCase", MessageHost]):
 
         self.sim.at(at, look)
 
+    def left_in_hand(self) -> set[str]:
+        """Rows of what workers of a Functions app have in hand, where nobody has looked after those that are gone."""
+        if not (self.case.functions and self.case.storage):
+            return set()
+        self.checks.checked["what a killed worker had is shown"] += 1
+        rows = self.server.table.rows(partition(self.settings.namespace))
+        theirs = {host.hand for host in self.alive()}  # type: ignore[attr-defined]
+        return {key for key in rows if key.startswith(FIRST)} - theirs
+
     def make_host(self, name: str, skew: float) -> MessageHost:
         if not self.case.functions:
             return MessageHost(self, name, skew)
-        from simulation.functions import FunctionsMessageHost  # noqa: PLC0415 - it builds on this module
+        from simulation.functions import FunctionsMessageHost  # noqa: PLC0415 - they build on this module
+        from simulation.storage import StorageHost  # noqa: PLC0415
 
-        return FunctionsMessageHost(self, name, skew)
+        return (StorageHost if self.case.storage else FunctionsMessageHost)(self, name, skew)
 
     @property
     def verbs(self) -> Mapping[str, Callable[[MessageWorld, Fault], None]]:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from runonce.execution.lease import Lease
 from runonce.execution.owned import Owned
-from runonce.hosts.functions import handlers
+from runonce.hosts.functions import handlers, in_hand
 from runonce.messages import claim as message_claim
 from runonce.messages import plan as message_plan
 from runonce.messages.claim import MessageClaim
@@ -107,6 +107,12 @@ FUNCTIONS_MUTANTS: dict[str, tuple[Change, ...]] = {
         (handlers, "_give_back", "runtime.deliverer.finish(working, None, SystemExit())", "Complete()"),
     ),
     "a dead copy is copied anew": ((handlers, "_put_aside", "if delivery.dead is not None:", "if False:"),),
+    "what a killed worker of Storage queues had is shown by nobody": (
+        (in_hand.InHand, "look", "if row.read_at - row.timestamp > MISSED:", "if False:"),
+    ),
+    "what is put aside from a Storage queue is deleted alone": (
+        (handlers, "_put_aside", "put_aside(cast(", "(lambda *_: None)(cast("),
+    ),
 }
 """Of messages, too."""
 MUTANTS = JOB_MUTANTS | MESSAGE_MUTANTS | FUNCTIONS_MUTANTS

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from runonce.execution import checkpoint, inflight, lease, owned, patience, stop, threads, turns, workers
-from runonce.hosts.functions import handlers
+from runonce.hosts.functions import handlers, in_hand
 from runonce.messages import consumer, ended, heartbeat, lane, lock, rights
 from runonce.runs import dispatch, run, switch
 from runonce.runs import versions as versions_of
@@ -37,6 +37,7 @@ THREADED = (
     checkpoint,
     dispatch,
     heartbeat,
+    in_hand,
     inflight,
     lane,
     lease,
@@ -161,6 +162,8 @@ def simulated() -> Iterator[None]:
         patch.object(heartbeat, "LOOK", 3.0),
         patch.object(heartbeat, "wait", baton.wait),
         patch.object(handlers, "wait", baton.wait),
+        patch.object(in_hand, "EVERY", 3.0),
+        _made_with(in_hand.InHand, _have=_InOrder),
         patch.object(threads, "Future", baton.Future),
         patch.object(uuid, "uuid4", _id),
         _made_with(ended.Working, ending=baton.Lock, settled=baton.Future),
