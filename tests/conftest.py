@@ -21,6 +21,7 @@ from runonce.errors import ConflictError  # noqa: E402
 from runonce.stores.azure.stores import azure_stores  # noqa: E402
 from runonce.stores.protocols import Insert, Replace  # noqa: E402
 from tests.support.namespaces import fresh_settings  # noqa: E402
+from tests.support.release import dist, shared, tools, wheel  # noqa: E402, F401 - fixtures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import tomllib
 import uuid
 from typing import TYPE_CHECKING
-from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
 
 from runonce.testing import Complete, Workbench
-from tests.support.pages import ROOT, blocks, commands, read
+from tests.support.pages import blocks, commands, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,21 +29,6 @@ COMMANDS = [
     and words.partition(" ")[0] not in ("init", "dev")  # tests/package carries these out
 ]
 PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package, built from a copy of what the repository tracks of it."""
-    source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "runonce", source / "runonce", ignore=shutil.ignore_patterns("__pycache__"))
-    (source / "tests").mkdir()
-    (source / "tests" / "test_it.py").touch()
-    out = tmp_path_factory.mktemp("dist")
-    pip("wheel", "--no-deps", "--wheel-dir", str(out), str(source))
-    (built,) = out.glob("*.whl")
-    return built
 
 
 @pytest.fixture(scope="module")
@@ -84,19 +67,6 @@ def environ(installed: Path, azurite: str) -> Iterator[dict[str, str]]:
 
 
 # -- the package ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_wheel_holds_the_package_and_its_types_only(wheel: Path) -> None:
-    """Everything in the wheel is the package, py.typed included, or about it."""
-    names = ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names} == {"runonce", f"runonce-{PROJECT['version']}.dist-info"}
-    assert {"runonce/py.typed", "runonce/__init__.py", "runonce/cli/app.py"} <= set(names)
-    assert {name.rpartition(".")[2] for name in names if name.startswith("runonce/")} == {
-        "py",
-        "typed",
-        *("html", "css", "js", "txt"),  # the dashboard's
-    }
 
 
 def test_the_package_needs_what_the_app_installs() -> None:

@@ -83,14 +83,23 @@ def test_both_distributions_pass_the_check_of_the_index(tools: Environment, dist
 
 
 def test_the_wheel_is_what_the_sdist_holds(dist: Path, wheel: Path) -> None:
-    """Every module of the package is in both, and the types with them."""
+    """Every module of the package is in both, and the types with them; in the wheel is nothing else, such as tests."""
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {name for name in run("git", "ls-files", "runonce", cwd=ROOT).split() if (ROOT / name).exists()}
     assert wanted
     assert wanted <= packed
-    assert wanted <= set(ZipFile(wheel).namelist())
+    names = ZipFile(wheel).namelist()
+    assert wanted <= set(names)
+    about = f"runonce-{PROJECT['version']}.dist-info"
+    assert {name.partition("/")[0] for name in names} == {"runonce", "runonce_pytest.py", about}
+    code = {
+        name.rpartition(".")[2]
+        for name in names
+        if name.startswith("runonce/") and not name.startswith(("runonce/_template/", "runonce/_local/"))
+    }
+    assert code == {"py", "typed", *("html", "css", "js", "txt")}  # the dashboard's
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,4 +1,4 @@
-"""What the tests of the package share: it is built once, as a release is."""
+"""The package as a release builds it: fixtures that do so once, whichever test process needs it first."""
 
 from __future__ import annotations
 
