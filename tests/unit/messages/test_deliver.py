@@ -771,6 +771,43 @@ def test_blobs_written_under_a_lock_are_fenced_by_it(bench: Workbench) -> None:
     assert bench.blobs()["index.json"] == b"newer"
 
 
+def test_blobs_written_without_a_lock_are_fenced_by_their_message(bench: Workbench) -> None:
+    """A holder that was paused writes over nothing of its heir's; an error of theirs names handler and key."""
+    one, boundary = handling(Doing()), Boundary()
+    old = begun(host_of(bench), one)
+    old.message.blobs.write("out.csv", b"first")
+    bench.clock.advance(AFTER_CLAIM)
+    new = begun(host_of(bench, stores=boundary.around(bench.stores)), one, delivery(count=2))
+    new.message.blobs.write("out.csv", b"newer")
+    old.claim.trusted_until = float("inf")
+    with pytest.raises(Fenced, match=r"out\.csv"):
+        old.message.blobs.write("out.csv", b"late")
+    assert bench.blobs()["out.csv"] == b"newer"
+    boundary.next("read", Fault.LOST_REQUEST)
+    assert new.message.blobs.read("out.csv") == b"newer"
+    with pytest.raises(InputError, match=f"send_invoice/{KEY}: there is no blob 'in.csv'"):
+        new.message.blobs.read("in.csv")
+
+
+def test_a_locks_token_is_asked_for_until_the_table_answers(bench: Workbench) -> None:
+    """As every call of a handler is; an error of its blobs names handler and key, whoever else has the lock."""
+    one, boundary = handling(Doing(), lock="index"), Boundary()
+    working = begun(host_of(bench, stores=boundary.around(bench.stores)), one)
+    boundary.next("get", Fault.LOST_REQUEST)
+    working.message.blobs.write("out.csv", b"it")
+    assert bench.blobs()["out.csv"] == b"it"
+    with pytest.raises(InputError, match=f"send_invoice/{KEY}: there is no blob 'in.csv'"):
+        working.message.blobs.read("in.csv")
+
+
+def test_a_body_that_only_makes_a_generator_is_told_by_its_name(bench: Workbench) -> None:
+    """Nothing of it has run, so the message fails, and the error says whose."""
+    one = handling(lambda _: (number for number in ()), retries=0)
+    assert (
+        "Handler send_invoice: its function returned generator" in dead(bench.deliver(one, BODY)).description
+    )
+
+
 def test_a_lock_costs_no_more_calls_until_a_blob_is_written(bench: Workbench) -> None:
     """Under a lock a message takes its two calls of the table, and two more for the first blob that it writes."""
     boundary = Boundary()
@@ -847,7 +884,7 @@ def test_a_table_out_of_reach_for_long_after_the_effect(bench: Workbench) -> Non
     boundary.next("get", *[Fault.LOST_REQUEST] * 99)
     settlement = dead(host.finish(working, None, None))
     assert settlement.reason == "DoneButNotRecorded"
-    for said in ("send_invoice", "m-1", "it was handled", "Do not replay it unless"):
+    for said in ("send_invoice", "m-1", "it was handled", "lost request", "Do not replay it unless"):
         assert said in settlement.description
     assert row_of(bench, one).state is State.CLAIMED
 
