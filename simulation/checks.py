@@ -32,6 +32,9 @@ class Checks(ABC):
     def committed(self, rows: Mapping[str, Row], before: Mapping[str, Row | None]) -> None:
         """Look at what one transaction changed."""
 
+    def read(self, row: Row) -> None:  # noqa: B027 - messages look at no reads
+        """A row is read by whoever runs now."""
+
     @abstractmethod
     def blob_written(self, before: BlobItem | None, after: BlobItem) -> None:
         """Look at a blob that was written over."""

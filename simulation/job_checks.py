@@ -10,7 +10,9 @@ from runonce.execution.blobs import TOKEN
 from runonce.runs.rows import AGAIN, Outcome, decode_job, decode_run, entry_key, run_key
 from runonce.runs.versions import schedule_text
 from runonce.stores.columns import to_text
+from simulation.baton import simulator
 from simulation.checks import Checks
+from simulation.world import START
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from runonce.runs.rows import JobRow, RunRow
     from runonce.runs.run import Run
     from runonce.stores.protocols import BlobItem, Row
+    from simulation.baton import Process
     from simulation.jobs import JobHost, JobWorld
     from simulation.server import WatchedLeases
 
@@ -36,6 +39,8 @@ class JobChecks(Checks):
     def __init__(self) -> None:
         super().__init__()
         self._read: dict[str, Any] = {}
+        self._read_at: dict[str, dict[Process, float]] = {}
+        """When each host read the job's row last, by its ETag."""
         self.accounts: dict[str, list[tuple[datetime, datetime | None]]] = {}
         """From when to when the job's row had a schedule's account, by schedule."""
 
@@ -65,14 +70,27 @@ class JobChecks(Checks):
         if ROW in before:
             old_job = None if (old := before[ROW]) is None else self._decoded(old)
             new_job = self._decoded(rows[ROW])
-            self._account(new_job)
+            self._account(new_job, self._decided_at(before[ROW]))
             self._job_changed(old_job, new_job)
         for key, old in before.items():
             if key.startswith("run:"):
                 was = None if old is None else self._decoded(old)
                 self._run_changed(was, self._decoded(rows[key]), old_job, new_job)
 
-    def _account(self, row: JobRow) -> None:
+    def read(self, row: Row) -> None:
+        task = simulator().task
+        if row.key == ROW and task is not None:
+            self._read_at.setdefault(row.etag, {})[task.process] = self.world.sim.now
+
+    def _decided_at(self, before: Row | None) -> datetime:
+        """When whoever writes the job's row has read it: the write may be carried out much later."""
+        task, now = simulator().task, self.world.sim.now
+        read_at = {} if before is None else self._read_at.get(before.etag, {})
+        if task is None or task.process not in read_at:  # a call that is carried out after its caller gave up
+            return START + timedelta(seconds=min(read_at.values(), default=now))
+        return START + timedelta(seconds=read_at[task.process])
+
+    def _account(self, row: JobRow, decided_at: datetime) -> None:
         """Note whose accounts begin, and whose are closed."""
         now, open_now = self.world.clock.now(), {row.schedule, *row.marks}
         for schedule in open_now:
@@ -81,7 +99,7 @@ class JobChecks(Checks):
                 account.append((now, None))
         for schedule, account in self.accounts.items():
             if schedule not in open_now and account[-1][1] is None:
-                account[-1] = (account[-1][0], now)
+                account[-1] = (account[-1][0], decided_at)
 
     def _job_changed(self, old: JobRow | None, new: JobRow) -> None:
         if old is None:

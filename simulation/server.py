@@ -27,6 +27,10 @@ class WatchedTable(MemoryTable):
         super().__init__(clock)
         self._checks = checks
 
+    def _read(self, row: Row) -> Row:
+        self._checks.read(row)
+        return super()._read(row)
+
     def rows(self, partition: str) -> Mapping[str, Row]:
         """The rows as they are, without a call."""
         return self._rows.get(partition, {})

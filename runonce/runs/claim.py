@@ -123,7 +123,7 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
             )
         planned = plan(job, row, None if previous is None else previous[0], fire_time, who)
         marked, missed = missing(row, planned.job, planned.skipped, server_now - grace, who.now)
-        marked, left = _left(job, before, marked, planned, (server_now - grace, who.now))
+        marked, left = _left(job, before, marked, planned, (server_now - grace, lease.server_now()))
         row, moved = spilled(marked)
         planned = replace(planned, job=row)
         taken_over, news = _taken_over(previous), (before, planned, missed)

@@ -73,7 +73,14 @@ def recover(dispatcher: Dispatcher, *, starting: bool = False) -> list[Request]:
             continue
         try:
             row = jobs.rows.get(job.name) or fresh_job(dispatcher.registry, job.name)
-            request = _recover_job(dispatcher, job, row, jobs.etags.get(job.name), now, starting=starting)
+            request = _recover_job(
+                dispatcher,
+                job,
+                row,
+                jobs.etags.get(job.name),
+                (now, jobs.server_now or now),
+                starting=starting,
+            )
         except ConflictError:
             continue  # another replica's tick, or a claim, was faster
         except StoreError as error:
@@ -123,11 +130,15 @@ def _recover_job(
     job: ScheduledJob,
     before: JobRow,
     etag: str | None,
-    now: datetime,
+    instants: tuple[datetime, datetime],
     *,
     starting: bool,
 ) -> Request | None:
-    """`now` is the earlier of the server's clock and this host's: what is missed is missed by both."""
+    """The first instant is the earlier of the server's clock and this host's: what is missed is missed by both.
+
+    The other is the server's, up to which a schedule that is no more has had fire times.
+    """
+    now, server_now = instants
     if before.paused_at is not None:
         return None
     before, moved = returned(dispatcher.registry, before, now)
@@ -139,8 +150,8 @@ def _recover_job(
     first_seen = now - min(dispatcher.age, dispatcher.grace)
     row = of_this_version(job, within(before, now), first_seen, first_seen - LATE)
     counted, skipped = _counted(dispatcher, job, row, now, starting=starting)
-    changed = left_behind(job, before, counted, now - dispatcher.grace, now)
-    counted, closed = without_gone(job, counted, now - dispatcher.grace, now)
+    changed = left_behind(job, before, counted, now - dispatcher.grace, server_now)
+    counted, closed = without_gone(job, counted, now - dispatcher.grace, server_now)
     counted, missed = missing(row, counted, skipped, now - dispatcher.grace, now)
     fire_time = _next_to_ask(counted, now)
     if fire_time is not None:

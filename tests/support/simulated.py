@@ -26,6 +26,9 @@ POLL = 0.05
 class _Unwatched:
     """No invariants: what the contract suite does to a store is no run of a job."""
 
+    def read(self, *_: object) -> None:
+        pass
+
     def committed(self, *_: object) -> None:
         pass
 

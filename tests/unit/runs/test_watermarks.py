@@ -15,7 +15,7 @@ from runonce.runs.recovery import recover
 from runonce.runs.rows import JobRow, Mark, Outcome
 from runonce.runs.table import read_jobs
 from runonce.runs.versions import schedule_text, without_gone
-from runonce.testing import Workbench
+from runonce.testing import ManualClock, Workbench
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -268,6 +268,22 @@ def test_it_is_on_record_too_where_recovery_finds_the_job_at_work_each_time() ->
     later(bench, at(4, 30))
     other.tick(new)
     assert "from 2026-01-01T03:00:00Z to 2026-01-01T04:00:00Z" in run_row(bench, old, at(4)).reason
+    assert job_row(bench, old).marks == {}
+
+
+@pytest.mark.parametrize("by", ["recovery", "tick"])
+def test_a_slow_clock_ends_no_version_before_its_last_fire_time(by: str) -> None:
+    """By storage's clock the old schedule has come due once more: whoever takes it for gone names that one too."""
+    old, new = job("5 30 * * * *"), job("0 30 * * * *")
+    bench = bench_at(old, at(2, 20))
+    recover(bench.dispatcher)
+    recover(replica(bench, new))
+    later(bench, at(4, 30, 10))
+    slow = ManualClock()
+    slow.advance(bench.clock.elapsed() - 10)
+    other = replica(bench, new, clock=slow)
+    recover(other) if by == "recovery" else other.tick(new)
+    assert "from 2026-01-01T02:30:05Z to 2026-01-01T04:30:05Z" in run_row(bench, old, at(4, 30, 5)).reason
     assert job_row(bench, old).marks == {}
 
 
