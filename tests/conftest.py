@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from runonce.stores.protocols import Stores
 
 logging.getLogger("azure").setLevel(logging.WARNING)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; children would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LOGGERS = (None, "runonce", "runonce.hosts.discover", "azure", "azure.identity")
 """Those whose level a command sets, the root first."""
