@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from runonce.stores.protocols import Stores
 
 logging.getLogger("azure").setLevel(logging.WARNING)
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; children would inherit it
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # in the background of a script; children would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LOGGERS = (None, "runonce", "runonce.hosts.discover", "azure", "azure.identity")

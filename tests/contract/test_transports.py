@@ -276,7 +276,7 @@ def test_an_empty_queue_gives_nothing_after_the_wait(pipe: Pipe) -> None:
     inbox.receive(1, 0.1)
     started = time.monotonic()
     assert inbox.receive(5, 0.5) == []
-    assert 0.4 < time.monotonic() - started < 3
+    assert 0.4 < time.monotonic() - started < 8
 
 
 def test_a_scheduled_message_comes_at_its_time(pipe: Pipe) -> None:

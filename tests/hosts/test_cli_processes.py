@@ -175,8 +175,8 @@ def test_ctrl_c_stops_a_run_which_then_goes_on_from_there(cli: Processes) -> Non
     process = cli.begun("run", "long", "--at", AT)
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    stdout, stderr = process.communicate(timeout=10)
-    assert time.monotonic() - began < 5
+    stdout, stderr = process.communicate(timeout=30)
+    assert time.monotonic() - began < 15
     assert process.returncode == 130
     assert f"long {AT}: stopped" in stdout
     assert "Traceback" not in stderr
@@ -238,8 +238,8 @@ def test_serve_runs_its_jobs_and_ends_on_sigterm(cli: Processes) -> None:
     wait_until(lambda: (cli.folder / "ran").exists() and len((cli.folder / "ran").read_text().split()) >= 3)
     process.send_signal(signal.SIGTERM)
     began = time.monotonic()
-    stdout, stderr = process.communicate(timeout=10)
-    assert time.monotonic() - began < 4
+    stdout, stderr = process.communicate(timeout=30)
+    assert time.monotonic() - began < 15
     assert (process.returncode, stdout) == (0, "")
     first, *_ = stderr.splitlines()
     assert first.startswith(
@@ -261,8 +261,8 @@ def test_a_second_ctrl_c_ends_a_host_at_once(cli: Processes) -> None:
     time.sleep(0.5)
     began = time.monotonic()
     host.send_signal(signal.SIGINT)
-    host.communicate(timeout=10)
-    assert time.monotonic() - began < 5
+    host.communicate(timeout=30)
+    assert time.monotonic() - began < 15
     assert host.returncode == 75
     shown = {job["name"]: job for job in cli.json("status")["jobs"]}["deaf"]
     assert (shown["running"], shown["last"]["outcome"]) == (None, "stopped")

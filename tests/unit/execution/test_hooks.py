@@ -93,10 +93,10 @@ def test_a_hook_that_hangs_is_waited_for_once(caplog: pytest.LogCaptureFixture) 
         began = time.monotonic()
         calls.tell_and_wait("before_send", SENDING)
         took = time.monotonic() - began
-        assert 0.9 < took < 3
+        assert 0.9 < took < 10
         for _ in range(100):
             calls.tell_and_wait("before_send", SENDING)
-        assert time.monotonic() - began - took < 0.5
+        assert time.monotonic() - began - took < 20  # a second each would be a hundred
         assert not calls.drain(0.1)
         heard.go_on.set()
         assert len(heard.names()) == 101
@@ -165,8 +165,9 @@ def test_without_a_thread_nothing_is_told_and_nothing_raised(
         assert heard.names() == ["on_not_run"]
 
 
-def test_a_hook_that_does_not_want_it_is_not_waited_for() -> None:
+def test_a_hook_that_does_not_want_it_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """`waited_for = False`: what happens goes on at once."""
+    monkeypatch.setattr(calls, "PATIENCE", 20.0)
 
     class Slow(Heard):
         waited_for = False
@@ -176,13 +177,14 @@ def test_a_hook_that_does_not_want_it_is_not_waited_for() -> None:
     with added(slow):
         began = time.monotonic()
         calls.tell_and_wait("before_send", SENDING)
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 10
         slow.go_on.set()
         assert slow.names() == ["before_send"]
 
 
-def test_what_a_hook_does_itself_it_does_not_hear_of() -> None:
+def test_what_a_hook_does_itself_it_does_not_hear_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook that sends a message is not called for that, or it would wait for itself."""
+    monkeypatch.setattr(calls, "PATIENCE", 20.0)
 
     class Sends(Hooks):
         def __init__(self) -> None:
@@ -196,7 +198,7 @@ def test_what_a_hook_does_itself_it_does_not_hear_of() -> None:
     with added(sends):
         began = time.monotonic()
         calls.tell_and_wait("before_send", SENDING)
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 10
         assert sends.calls == 1
 
 

@@ -112,13 +112,13 @@ class Slow(MemorySender):
     """A sender that takes its time."""
 
     def send(self, entity: str, messages: Any) -> None:
-        threading.Event().wait(0.1)
+        threading.Event().wait(0.3)
         super().send(entity, messages)
 
 
 @pytest.mark.slow
 def test_what_does_not_stop_is_given_back_all_at_once() -> None:
-    """Forty messages with a tenth of a second of storage each are back long before the host kills the worker."""
+    """Forty messages with a third of a second of storage each are back long before the host kills the worker."""
     settings, clock, sender = fresh_settings("UseDevelopmentStorage=true"), SystemClock(), Slow()
     release, begun = threading.Event(), threading.Semaphore(0)
 
@@ -138,7 +138,7 @@ def test_what_does_not_stop_is_given_back_all_at_once() -> None:
     runtime.deliverer.drain(0)
     started = clock.elapsed()
     give_up(runtime)
-    assert clock.elapsed() - started < 2
+    assert clock.elapsed() - started < 8
     assert len(sender.sent) == 40
     release.set()
     for thread in threads:

@@ -111,14 +111,18 @@ def test_a_job_whose_hosts_die_pings_fail(server: Listener, made: ExitStack) -> 
     assert pinged(server) == ["/start", "/fail"]
 
 
-def test_a_server_that_hangs_or_fails_holds_up_no_run(server: Listener, made: ExitStack) -> None:
+def test_a_server_that_hangs_or_fails_holds_up_no_run(
+    server: Listener, made: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run begins and ends at once all the same."""
+    for seconds in ("notify.post.ANSWER", "notify.post.LONGEST", "execution.hooks.PATIENCE"):
+        monkeypatch.setattr(f"runonce.{seconds}", 20.0)
     server.always = HANG
     job = nightly(lambda _: None, ping_url=server.url)
     bench = bench_of(job, made)
     began = time.monotonic()
     assert bench.dispatcher.execute(job, T, by="timer").ran
-    assert time.monotonic() - began < 0.9
+    assert time.monotonic() - began < 10
     server.release.set()
 
 
