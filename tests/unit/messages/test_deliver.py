@@ -219,7 +219,7 @@ def test_a_host_too_slow_to_claim_does_not_begin(bench: Workbench) -> None:
     boundary = Boundary()
     boundary.meanwhile("commit", lambda: bench.clock.advance(50))
     slow = host_of(bench, stores=boundary.around(bench.stores))
-    assert "too long" in rescheduled(slow.deliver(one, delivery())).reason
+    assert rescheduled(slow.deliver(one, delivery())).reason == "its claim took too long to make"
     assert body.calls == []
     assert row_of(bench, one).failures == 0
 
@@ -441,6 +441,8 @@ def test_waiting_for_a_lock_takes_none_of_a_handlers_time(bench: Workbench, wait
     bench.clock.wait = waiting  # type: ignore[method-assign]
     assert host.deliver(one, delivery()) == Complete()
     working = begun(host, one, delivery({"id": "B"}))
+    assert working.lock is not None
+    assert working.lock._renew_until == working.terms.let_go  # which is for others after that
     bench.clock.advance(5)
     beats.beat_due()
     assert isinstance(working.stop.cause, TimeLimitExceeded)
@@ -834,7 +836,7 @@ def test_any_text_makes_a_lock(bench: Workbench, value: str) -> None:
 # -- storage out of reach -----------------------------------------------------------------------------------
 
 
-def test_a_table_out_of_reach_before_the_effect(bench: Workbench) -> None:
+def test_a_table_out_of_reach_before_the_effect(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
     """Without the table nothing runs, and the message comes again with growing waits instead of burning deliveries."""
     body = Doing()
     one = handling(body)
@@ -845,20 +847,27 @@ def test_a_table_out_of_reach_before_the_effect(bench: Workbench) -> None:
         boundary.next("get", *[Fault.LOST_REQUEST] * 6)
         settlement = rescheduled(host.deliver(one, delivery(reschedules=times)))
         assert settlement.reason == "the claim table is out of reach"
+        said = "handler send_invoice, message m-1: Handler send_invoice, message m-1: "
+        assert caplog.messages[-1].startswith(said)
         assert settlement.delay >= 0.8 * 2**times
         boundary._of.clear()
     assert body.calls == []
     assert host.deliver(one, delivery(reschedules=4)) == Complete()
 
 
-def test_a_table_that_refuses_is_told_by_its_own_words(bench: Workbench) -> None:
+def test_a_table_that_refuses_is_told_by_its_own_words(
+    bench: Workbench, caplog: pytest.LogCaptureFixture
+) -> None:
     """A refusal that trying again will not change is told as it is, and the message still is not lost."""
 
     def refuse(*_: object) -> list[str]:
         raise StoreError("storage refused with 403.")
 
     bench.stores.claims.commit = refuse  # type: ignore[method-assign, assignment]
-    assert "403" in rescheduled(bench.deliver(handling(Doing()), BODY)).reason
+    settlement = rescheduled(bench.deliverer.deliver(handling(Doing()), delivery(reschedules=3)))
+    assert settlement.reason == "storage refused with 403."
+    assert 0.8 * 8 <= settlement.delay <= 1.2 * 8
+    assert "handler send_invoice, message m-1: storage refused with 403." in caplog.messages
 
 
 def test_a_table_out_of_reach_after_the_effect_is_waited_for(bench: Workbench) -> None:
