@@ -552,6 +552,42 @@ def test_what_a_handler_logs_and_is_refused_names_it(
     assert row.reason.startswith("NotKeptError: Handler send_invoice: ")
 
 
+@pytest.mark.parametrize("step", ["_read", "_working"])
+def test_an_error_that_nobody_expects_before_the_handler_ends_a_message_too(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    """It comes again as after any failure, and is put aside in the end; the log has the error, and hooks hear of it."""
+    host, error = host_of(bench), RuntimeError("no")
+
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(host, step, fails)
+    assert rescheduled(host.begin(handling(), delivery())).reason == "the toolkit failed: RuntimeError"
+    (said,) = caplog.records
+    assert said.getMessage() == "handler send_invoice, message m-1: failed in the toolkit"
+    assert said.exc_info
+    assert said.exc_info[1] is error
+    with hearing() as heard:
+        settlement = dead(host.begin(handling(retries=0), delivery({"id": "B"}, message_id="m-2")))
+        (incident,) = heard.of("on_incident")
+    assert settlement.description.startswith(
+        "Handler send_invoice, message m-2: the toolkit failed with RuntimeError"
+    )
+    assert (incident.kind, incident.name, incident.namespace, incident.reason) == (
+        *("dead_lettered", "send_invoice", bench.settings.namespace),
+        settlement.description,
+    )
+    assert incident.message_id == "m-2"
+
+
+def test_another_subscriptions_copy_is_no_work_here(bench: Workbench) -> None:
+    """It is completed as a duplicate, and makes no claim."""
+    one = handling(Doing())
+    assert host_of(bench).deliver(one, delivery(only_for="other")) == Complete(duplicate=True)
+    assert raw_row(bench, one) is None
+
+
 def test_the_log_says_how_a_message_ended(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
     """Done; or dead, with the error and its place."""
     caplog.set_level(logging.INFO)
