@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from azurite import launcher
 from tests.support.environments import Environment, run
 from tests.support.pages import ROOT
 
@@ -29,6 +28,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def made_once(folder: Path) -> Iterator[bool]:
     """Whether it is to be made here: the first process that comes makes it, and the others wait."""
+    from azurite import launcher  # noqa: PLC0415 - mutants are tested in a folder without it
+
     with launcher._only_one(folder.with_suffix(".lock")):
         done = folder.with_suffix(".made")
         yield not done.exists()
