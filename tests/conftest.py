@@ -20,6 +20,7 @@ from azure.core.pipeline.transport import RequestsTransport  # noqa: E402
 
 from runonce.errors import ConflictError  # noqa: E402
 from runonce.stores.azure.stores import azure_stores  # noqa: E402
+from runonce.stores.azure.wire import Connections, Request  # noqa: E402
 from runonce.stores.protocols import Insert, Replace  # noqa: E402
 from tests.support.namespaces import fresh_settings  # noqa: E402
 from tests.support.release import dist, shared, tools, wheel  # noqa: E402, F401 - fixtures
@@ -135,10 +136,15 @@ class Calls(RequestsTransport):
     def __init__(self) -> None:
         super().__init__(connection_timeout=3, read_timeout=10)
         self.made: list[str] = []
+        self._ours = Connections(own_machine=True)
 
     def send(self, request: Any, **kwargs: Any) -> Any:
         self.made.append(f"{request.method} {request.url.split('devstoreaccount1', 1)[-1]}")
-        return super().send(request, **kwargs)
+        return self._ours.send(request) if isinstance(request, Request) else super().send(request, **kwargs)
+
+    def close(self) -> None:
+        super().close()
+        self._ours.close()
 
 
 @pytest.fixture

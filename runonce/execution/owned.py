@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from runonce.errors import (
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("runonce.execution.owned")
 
 R = TypeVar("R", bound=tuple[Any, ...])
-"""The rows, as a tuple of `Columns`; the last of them has a `write_id`."""
+"""The rows, as a tuple of `Columns`; the last of them has a `holder`, which is nobody else's, and a `write_id`."""
 
 
 class Owned(ABC, Generic[R]):
@@ -50,6 +49,7 @@ class Owned(ABC, Generic[R]):
         self._rows = rows
         self._etags = etags
         self._lock = threading.Lock()
+        self._writes = count(1)
 
     @abstractmethod
     def _check_right(self) -> None:
@@ -79,7 +79,7 @@ class Owned(ABC, Generic[R]):
             AlreadyRecordedError: One of the inserted rows is there already; nothing was written.
             StoreUnavailableError: The table did not answer for a minute.
         """
-        write_id, patience = uuid.uuid4().hex, Patience(self._registry.clock)
+        write_id, patience = self._next_id(), Patience(self._registry.clock)
         unsure = False  # whether the rows have to be read before the next try
         conflict: ConflictError | None = None
         while True:
@@ -118,7 +118,7 @@ class Owned(ABC, Generic[R]):
                 locks.enter_context(one._lock)  # noqa: SLF001 - its own class, here and below
                 with suppress(RunInterrupted):
                     one._check_right()  # noqa: SLF001
-                    rows[one] = one._with_id(change(one._rows), uuid.uuid4().hex)  # noqa: SLF001
+                    rows[one] = one._with_id(change(one._rows), one._next_id())  # noqa: SLF001
             while rows:
                 writes = [(one, write) for one, new in rows.items() for write in one._replaced(new)]  # noqa: SLF001
                 registry, partition = writes[0][0]._registry, writes[0][0]._partition  # noqa: SLF001
@@ -135,6 +135,9 @@ class Owned(ABC, Generic[R]):
                     for one, new in rows.items():
                         one._rows, one._etags = new, tuple(islice(etags, len(new)))  # noqa: SLF001
                     return
+
+    def _next_id(self) -> str:
+        return f"{self._rows[-1].holder}:{next(self._writes)}"
 
     def _replaced(self, rows: R) -> list[Write]:
         return [

@@ -94,7 +94,7 @@ def claim_message(
             verdict = judge(row, read)
             if verdict.row is None:
                 return Settled(verdict.settlement, row)
-            after = replace(verdict.row, write_id=uuid.uuid4().hex)
+            after = replace(verdict.row, write_id=arrival.holder)
             write = Replace(at[1], encode(after), read.etag) if read else Insert(at[1], encode(after))
             etag = registry.table.commit(at[0], [write])[0]
         except (ConflictError, StoreUnavailableError) as error:

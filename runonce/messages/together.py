@@ -72,7 +72,7 @@ def _insert(
     """Claim messages of one partition; those whose rows have to be read, for they are there or nobody knows."""
     rows: dict[int, tuple[str, MessageRow]] = {}
     for number, one in delivered.items():
-        row = replace(first(handler, one.key, arrival_of(registry, one, lease)), write_id=uuid.uuid4().hex)
+        row = replace(first(handler, one.key, arrival_of(registry, one, lease)), write_id=one.holder)
         rows[number] = place(registry.namespace, handler.entity, handler.name, one.key)[1], row
     while rows:
         started = registry.clock.elapsed()

@@ -13,16 +13,15 @@ import hmac
 import json
 import os
 import re
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import parse_qsl, urlsplit
 
 import certifi
-import urllib3
 from azure.core.credentials import AzureSasCredential
-from azure.core.exceptions import DecodeError, HttpResponseError, ServiceRequestError, ServiceResponseError
+from azure.core.exceptions import DecodeError, HttpResponseError
 from azure.core.pipeline import Pipeline
 from azure.core.pipeline.policies import (
     AzureSasCredentialPolicy,
@@ -30,24 +29,22 @@ from azure.core.pipeline.policies import (
     SansIOHTTPPolicy,
 )
 from azure.core.pipeline.transport import HttpTransport
-from azure.core.rest import HttpRequest
 from azure.core.utils import parse_connection_string
-from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError, SSLError
 
 from runonce.settings import CALL_TIMEOUT, address, emulator
 from runonce.stores.azure.clients import credential, sdk_client
+from runonce.stores.azure.kept import Answer, Kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from xml.etree.ElementTree import Element
 
     from runonce.settings import StorageConnection
+    from runonce.stores.azure.proxied import ByProxy
 
 SCOPE = "https://storage.azure.com/.default"
 VERSIONS = {"blob": "2021-12-02", "queue": "2021-12-02", "table": "2020-12-06"}
 """Of the REST interface: the first that takes tokens for tables, and one as old for the others."""
-AT_ONCE = 1000
-"""Connections kept to one service: the Functions host gives a worker as many threads. They are made when needed."""
 SIGNED = (
     "Content-Encoding",
     "Content-Language",
@@ -65,92 +62,94 @@ SIGNED = (
 REFUSED = 400
 
 
+@dataclass(slots=True)
+class Request:
+    """A request, as azure-core's pipeline and policies look at it; its own class does five times the work for one."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    content: bytes | None
+    multipart_mixed_info: None = None
+
+    def prepare_multipart_body(self) -> int:
+        """It is one request."""
+        return 0
+
+    @property
+    def query(self) -> str:
+        """What follows the question mark."""
+        return urlsplit(self.url).query
+
+
 class Reply:
     """An answer, as azure-core's policies and errors look at it."""
 
-    def __init__(self, request: HttpRequest, answer: urllib3.BaseHTTPResponse) -> None:
+    def __init__(self, request: Request, answer: Answer) -> None:
         self.request = request
-        self.status_code = answer.status
-        self.reason = answer.reason
-        self.headers: Mapping[str, str] = answer.headers
-        self.content = answer.data
+        self.status_code, self.reason, self.headers, self.content = answer
 
     def text(self) -> str:
         """Its body."""
         return self.content.decode("utf-8-sig", "replace")
 
 
-class Connections(HttpTransport[HttpRequest, Reply]):
+class Connections(HttpTransport[Request, Reply]):
     """Sends on connections that are kept, of any number of services; those of a forked child are its own."""
 
     def __init__(self, *, own_machine: bool, connect: float = 3.0, read: float = CALL_TIMEOUT) -> None:
         self._own_machine = own_machine
-        self._timeout = urllib3.Timeout(connect=connect, read=read)
-        self._pools: dict[str, urllib3.HTTPConnectionPool | urllib3.PoolManager] = {}
+        self._times = connect, read
+        self._made: dict[str, Kept | ByProxy] = {}
         self._process = os.getpid()
 
-    def send(self, request: HttpRequest, **_: Any) -> Reply:
+    def send(self, request: Request, **_: Any) -> Reply:
         """Send it and read all of the answer.
 
         Raises:
             ServiceRequestError, ServiceResponseError: There was none.
         """
         if self._process != os.getpid():
-            self._pools, self._process = {}, os.getpid()
+            self._made, self._process = {}, os.getpid()
         server = "/".join(request.url.split("/", 3)[:3])
-        pool = self._pools.get(server) or self._pools.setdefault(server, self._made(server))
-        direct = isinstance(pool, urllib3.HTTPConnectionPool)
-        try:
-            answer = pool.urlopen(
-                request.method,
-                request.url.removeprefix(server) if direct else request.url,
-                body=request.content,
-                headers=request.headers,
-                retries=False,
-                redirect=False,
-                timeout=self._timeout,
-            )
-        except (NewConnectionError, urllib3.exceptions.ConnectTimeoutError, ProxyError, SSLError) as error:
-            raise ServiceRequestError(str(error), error=error) from error
-        except HTTPError as error:
-            raise ServiceResponseError(str(error), error=error) from error
-        return Reply(request, answer)
+        ways = self._made.get(server) or self._made.setdefault(server, self._make(server))
+        target = request.url.removeprefix(server)
+        return Reply(request, ways.ask(request.method, target, request.headers, request.content))
 
-    def _made(self, server: str) -> urllib3.HTTPConnectionPool | urllib3.PoolManager:
+    def _make(self, server: str) -> Kept | ByProxy:
         """Connections to a server, by a proxy where there is one: a machine's own emulator is not behind it."""
-        environ, address = os.environ, urlsplit(server)
+        environ = os.environ
         trusted = environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE") or certifi.where()
-        tls: dict[str, Any] = {"ca_certs": trusted, "cert_reqs": "CERT_REQUIRED"}
-        proxies = {} if self._own_machine or proxy_bypass(address.netloc) else getproxies()
-        proxy = proxies.get(address.scheme) or proxies.get("all")
+        proxy = None if self._own_machine else proxy_of(server)
         if proxy is None:
-            options = tls if address.scheme == "https" else {}
-            return urllib3.connection_from_url(server, maxsize=AT_ONCE, **options)
-        if proxy.startswith("socks"):
-            from urllib3.contrib.socks import SOCKSProxyManager  # noqa: PLC0415 - wants another package
+            return Kept(server, *self._times, trusted)
+        from runonce.stores.azure.proxied import ByProxy  # noqa: PLC0415 - where there is one
 
-            return SOCKSProxyManager(proxy, maxsize=AT_ONCE, **tls)
-        proxy = proxy if "://" in proxy else f"http://{proxy}"
-        who, login = urlsplit(proxy), None
-        if who.username is not None:
-            said = f"{unquote(who.username)}:{unquote(who.password or '')}"
-            login = urllib3.make_headers(proxy_basic_auth=said)
-        return urllib3.ProxyManager(proxy, proxy_headers=login, maxsize=AT_ONCE, **tls)
+        return ByProxy(server, proxy, *self._times, trusted)
 
     def open(self) -> None:
         """Nothing: a connection is made when it is needed."""
 
     def close(self) -> None:
         """Let the connections go."""
-        for pool in self._pools.values():
-            pool.clear() if isinstance(pool, urllib3.PoolManager) else pool.close()
-        self._pools = {}
+        for ways in self._made.values():
+            ways.close()
+        self._made = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def proxy_of(server: str) -> str | None:
+    """The proxy by which this machine reaches a server."""
+    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - a machine's own emulator does without
+
+    address = urlsplit(server)
+    proxies = {} if proxy_bypass(address.netloc) else getproxies()
+    return proxies.get(address.scheme) or proxies.get("all")
 
 
 def services(storage: StorageConnection, *names: str, transport: Any = None) -> list[Service]:
@@ -171,7 +170,7 @@ class Service:
         self.sdk = sdk
         """Gives the SDK's client of the service, for what is asked once in a namespace's life."""
         self._transport = transport
-        self._pipeline: Pipeline[HttpRequest, Reply] = Pipeline(transport, [policy])
+        self._pipeline: Pipeline[Request, Reply] = Pipeline(transport, [policy])
 
     def ask(
         self,
@@ -192,7 +191,11 @@ class Service:
         if self.name == "table":
             known["Date"] = date
         url = f"{self.url}/{path}?{query}" if query else f"{self.url}/{path}"
-        request = HttpRequest(method, url, headers={**known, **(headers or {})}, content=body)
+        if headers is not None:
+            known.update(headers)
+        if body:
+            known["Content-Length"] = str(len(body))
+        request = Request(method, url, known, body)
         reply = self._pipeline.run(request, stream=False).http_response
         if reply.status_code >= REFUSED:
             raise refusal(reply.status_code, reply.text(), reply)
@@ -244,7 +247,7 @@ def _reached(storage: StorageConnection, service: str, token: Any) -> tuple[str,
     return url.rstrip("/"), _SharedKey(account, base64.b64decode(fields["accountkey"]), service)
 
 
-class _Token(BearerTokenCredentialPolicy[HttpRequest, Any]):
+class _Token(BearerTokenCredentialPolicy[Any, Any]):
     """A token, of the tenant that the service names where it is not the first one tried."""
 
     def on_challenge(self, request: Any, response: Any) -> bool:
@@ -260,7 +263,7 @@ class _Token(BearerTokenCredentialPolicy[HttpRequest, Any]):
         return True
 
 
-class _SharedKey(SansIOHTTPPolicy[HttpRequest, Reply]):
+class _SharedKey(SansIOHTTPPolicy[Request, Reply]):
     """The signature of an account's key."""
 
     def __init__(self, account: str, key: bytes, service: str) -> None:
