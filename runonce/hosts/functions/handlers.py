@@ -26,8 +26,9 @@ import azure.functions as func
 
 from runonce.errors import RunonceError, SettingsError, TransportError
 from runonce.execution.body import to_its_end
-from runonce.execution.threads import in_thread, log_as, start_thread
+from runonce.execution.threads import carried, in_thread, log_as
 from runonce.execution.turns import Turns
+from runonce.execution.workers import Workers
 from runonce.hosts.runtime import check_transport
 from runonce.messages.ended import WHEN_STOPPING, Working
 from runonce.transports.copies import copy_of, dead_copy
@@ -180,6 +181,7 @@ def _awaiting(handle: Callable[..., None], kind: type) -> Callable[..., Any]:
     A message may wait long, for a lock or for its turn. So it has a thread of its own, not one of the worker's pool,
     which all other functions share, and the worker's event loop does nothing but await it.
     """
+    workers = Workers("runonce-message")
 
     async def function(message: Any, context: func.Context) -> None:
         end: Future[None] = Future()
@@ -199,7 +201,7 @@ def _awaiting(handle: Callable[..., None], kind: type) -> Callable[..., Any]:
                 ended()
 
         log_as(context.invocation_id)
-        start_thread(work, context.function_name)
+        workers.start(carried(work))
         await to_its_end(end)
 
     function.__annotations__ = {"message": kind, "context": func.Context, "return": None}
