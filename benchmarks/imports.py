@@ -4,7 +4,7 @@
 
 Each round starts fresh interpreters, in turns: one that imports `function_app`, with every job and handler in jobs/;
 the same from a copy whose own modules are not compiled, as in a package that has no `__pycache__`; one that imports
-azure.functions, azure.core and urllib3 alone; and one that imports nothing, whose figures are taken off the others'.
+azure.functions and azure.core alone; and one that imports nothing, whose figures are taken off the others'.
 Milliseconds of CPU, which mind a busy machine less than the clock, and MiB; medians with the least and the most.
 """
 
@@ -25,7 +25,7 @@ CPU, MEMORY = 450.0, 25.0
 SIZE = "\nimport resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
 APP, BARE = (
     "import function_app",
-    "import azure.functions, azure.core.pipeline.policies, azure.core.rest, urllib3",
+    "import azure.functions, azure.core.pipeline.policies, azure.core.rest",
 )
 LOCAL = {"RUNONCE_STORAGE": "UseDevelopmentStorage=true"}
 BUS = (
