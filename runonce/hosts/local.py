@@ -1,6 +1,6 @@
 """The local host: timers, recovery and the internal queue in one process. Several of them behave as replicas.
 
-Every run has a thread of its own, so that a job that blocks holds up no timer. Nothing here decides what may
+Every run has a thread to itself, so that a job that blocks holds up no timer. Nothing here decides what may
 run; that is `dispatch`.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from runonce.errors import HostStopping, StoreError
 from runonce.execution import ticking
 from runonce.execution.threads import start_thread
+from runonce.execution.workers import Workers
 from runonce.hosts.leader import leader_of
 from runonce.hosts.signals import end_process, heard
 from runonce.runs.presence import Presence
@@ -56,6 +57,7 @@ class LocalHost:
         self._every = every
         self._ending: list[threading.Thread] = []
         """What has to be waited for when the host stops."""
+        self._ticks = Workers("runonce-tick")
         self._clock = dispatcher.clock
         self._stopping = dispatcher.stop.event
         self._handling: set[object] = set()
@@ -173,7 +175,7 @@ class LocalHost:
             for name in [n for n, t in upcoming.items() if t <= now]:
                 job = self._dispatcher.jobs[name]
                 if self._leads:
-                    start_thread(self._tick_of(job), f"runonce-{name}")
+                    self._ticks.start(self._tick_of(job))
                 following = job.schedule.next(max(now, upcoming[name]))
                 if following is None:
                     del upcoming[name]

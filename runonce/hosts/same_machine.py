@@ -93,7 +93,7 @@ class _Machine:
     def take_up(self) -> None:
         """Release the leases of dead hosts, and ask for their runs."""
         own = {path for path, _ in self._shown.values()}
-        for path in self._folder.glob(f"*{SUFFIX}"):
+        for path in [path for path in self._folder.iterdir() if path.suffix == SUFFIX]:
             if path not in own:
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                     try:

@@ -7,6 +7,7 @@ import datetime as dt
 import ipaddress
 import json
 import re
+import socket
 import ssl
 import threading
 import time
@@ -38,6 +39,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from runonce.errors import StoreUnavailableError
 from runonce.settings import StorageConnection
 from runonce.stores.azure import wire
+from runonce.stores.azure.kept import Kept
 from runonce.stores.azure.leases import AzureLeases
 from runonce.stores.azure.queues import Queue
 from runonce.stores.azure.stores import azure_stores
@@ -399,6 +401,52 @@ def test_a_connection_is_kept_and_one_that_was_dropped_is_made_anew(serve: Serve
         assert value(table) == 5
         time.sleep(0.05)  # for the server's end to arrive
     assert (server.connections, len(server.asked)) == (3, 3)
+
+
+def test_a_server_that_says_it_closes_is_asked_on_another(serve: Serve) -> None:
+    """Its word is taken: nothing is sent on what it is about to close."""
+    server = serve(lambda _: (200, {"Connection": "close"}, ENTITY))
+    table = table_at(server.url)
+    assert [value(table) for _ in range(3)] == [5] * 3
+    assert (server.connections, len(server.asked)) == (3, 3)
+
+
+def test_a_request_is_one_call_of_the_system(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head and its body are sent together."""
+    sent: list[bytes] = []
+
+    class Noting(socket.socket):
+        def sendall(self, data: Any, *_: Any) -> None:
+            sent.append(data)
+            super().sendall(data)
+
+    make = Kept._new
+
+    def noting(kept: Kept) -> socket.socket:
+        connection = make(kept)
+        made = Noting(fileno=connection.detach())
+        made.settimeout(5)
+        return made
+
+    monkeypatch.setattr(Kept, "_new", noting)
+    table = table_at(serve(lambda _: (204, {"ETag": "e"}, b"")).url)
+    for key in ("a", "b"):
+        assert table.commit("p", [Insert(key, {"n": 1})]) == ["e"]
+    assert len(sent) == 2
+    assert all(text.startswith(b"POST ") and text.endswith(b'"n": 1}') for text in sent)
+
+
+def test_an_address_is_sent_as_one_whatever_is_in_it(serve: Serve) -> None:
+    """What somebody typed without quoting it is quoted; a line's end in a header is refused, and nothing sent."""
+    server = serve(found)
+    assert value(table_at(f"{server.url}/ä b")) == 5
+    assert server.asked[0][1] == "/%C3%A4%20b/rows(PartitionKey='p',RowKey='k')"
+    (service,) = services(
+        StorageConnection(f"AccountName=a;AccountKey={KEY};TableEndpoint={server.url}"), "table"
+    )
+    with pytest.raises(ValueError, match="a line's end"):
+        service.ask("GET", "x", headers={"If-Match": "a\r\nX: b"})
+    assert len(server.asked) == 1
 
 
 def test_answers_in_chunks_are_read_whole_or_not_at_all(serve: Serve) -> None:

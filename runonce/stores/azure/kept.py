@@ -13,8 +13,9 @@ import weakref
 from collections import deque
 from contextlib import closing, suppress
 from http.client import HTTPException, HTTPMessage, HTTPResponse
+from string import punctuation
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 
@@ -59,6 +60,8 @@ class Kept:
             ServiceResponseError: There was no answer, or not all of one.
             ValueError: A line's end is in what would be one line.
         """
+        if " " in target or not target.isascii():  # as in an address or a signature that somebody typed
+            target = quote(target, safe=punctuation)
         lines = [f"{method} {target} HTTP/1.1", f"Host: {self._name}", "Accept-Encoding: identity"]
         if "Content-Length" not in headers and method in ("POST", "PUT"):
             lines.append("Content-Length: 0")
