@@ -71,9 +71,8 @@ class Kept:
         said = "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
         connection = self._one()
         try:
-            with suppress(
-                BrokenPipeError, ConnectionResetError
-            ):  # it may have answered before it had read all
+            # It may have answered before it had read all.
+            with suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(said)
             with closing(HTTPResponse(connection, method=method)) as answer:
                 answer.begin()
