@@ -165,9 +165,8 @@ def test_a_claim_that_got_lost_is_made_again(world: World, caplog: pytest.LogCap
     world.boundary.next("commit", Fault.LOST_REQUEST)
     assert world.claim().run.attempt == 1
     assert world.boundary.calls == ["get", "scan", "commit", "get", "scan", "get", "commit"]
-    assert caplog.messages[0].startswith(
-        "claim of nightly at 2026-01-01 03:00:00+00:00: no answer, reading back: "
-    )
+    said = "claim of nightly at 2026-01-01 03:00:00+00:00: no answer, reading back: commit: lost request"
+    assert caplog.messages[0] == said
 
 
 def test_a_takeover_whose_reply_was_lost_counts_one_death(world: World) -> None:
