@@ -12,7 +12,7 @@ import pytest
 from runonce.errors import StoreUnavailableError, UnreadableRowError
 from runonce.messages.rows import MessageRow, State
 from runonce.runs.rows import JobRow, RunRow
-from runonce.stores.columns import FORMAT, _columns, _reader, decode, encode
+from runonce.stores.columns import FORMAT, _columns, _reader, decode, encode, instant
 from runonce.stores.protocols import Row
 
 FIXTURES = sorted((Path(__file__).parent / "rows").glob("format_*.json"))
@@ -96,6 +96,14 @@ def test_a_column_is_read_by_its_fields_type(hint: Any, column: str, value: obje
     """What a table keeps as text or a number comes back as what the field is."""
     read = _reader(hint)(column)
     assert (read, type(read)) == (value, type(value))
+
+
+@pytest.mark.parametrize("text", ["2026-11-30T00:00:00Z", "2026-11-30T02:00:00+02:00"])
+def test_an_instant_is_in_utc_whatever_it_was_written_in(text: str) -> None:
+    """Not in the machine's own zone, which is another on another host."""
+    read = instant(text)
+    assert read == NOW
+    assert read.tzinfo is UTC
 
 
 def test_a_column_of_a_newer_release_is_kept() -> None:
