@@ -84,15 +84,24 @@ def test_a_bad_message_is_a_dead_letter(body: object) -> None:
 
 
 @pytest.mark.slow
-def test_benches_leave_no_threads_behind() -> None:
+def test_benches_leave_no_threads_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workbench that is gone has no thread left, however many a test suite makes."""
-    before = set(threading.enumerate())
+    here, start = {threading.current_thread()}, threading.Thread.start
+
+    def noted(thread: threading.Thread) -> None:
+        if threading.current_thread() in here:  # not what a thread of an earlier test starts meanwhile
+            here.add(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", noted)
     for _ in range(30):
         Workbench().deliver(send_invoice, {"invoice_id": 7})
     gc.collect()
-    for thread in set(threading.enumerate()) - before:
+    here.remove(threading.current_thread())
+    assert here
+    for thread in here:
         thread.join(10)
-    assert set(threading.enumerate()) <= before
+        assert not thread.is_alive(), thread
 
 
 def test_a_bench_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
