@@ -552,7 +552,7 @@ def test_what_a_handler_logs_and_is_refused_names_it(
     assert row.reason.startswith("NotKeptError: Handler send_invoice: ")
 
 
-@pytest.mark.parametrize("step", ["_read", "_working"])
+@pytest.mark.parametrize("step", ["_read", "_working", "_start"])
 def test_an_error_that_nobody_expects_before_the_handler_ends_a_message_too(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
 ) -> None:

@@ -98,6 +98,13 @@ def test_a_column_is_read_by_its_fields_type(hint: Any, column: str, value: obje
     assert (read, type(read)) == (value, type(value))
 
 
+@pytest.mark.parametrize(("hint", "column"), [(Mapping[str, int], "[]"), (tuple[str, ...], "{}")])
+def test_nothing_of_another_kind_is_no_nothing(hint: Any, column: str) -> None:
+    """An empty list in a column of names and values, or the other way round, is told as any other value is."""
+    with pytest.raises(TypeError):
+        _reader(hint)(column)
+
+
 @pytest.mark.parametrize("text", ["2026-11-30T00:00:00Z", "2026-11-30T02:00:00+02:00"])
 def test_an_instant_is_in_utc_whatever_it_was_written_in(text: str) -> None:
     """Not in the machine's own zone, which is another on another host."""
