@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+import dev
 from tests.support.bicep import parse, text_of
 from tests.support.infrastructure import INFRA, ROOT
 
@@ -138,3 +139,20 @@ def test_ci_compiles_and_lints_both_templates() -> None:
     assert "az bicep lint" in text
     for name in ("main", "jobs"):
         assert f"infra/{name}.bicep" in text
+
+
+def test_what_runs_at_night_are_commands_there_are() -> None:
+    """Each command of the nightly workflow is one that dev.py takes, and the long ones are all among them."""
+    [job] = workflow("nightly")["jobs"].values()
+    commands = [
+        word
+        for line in job["strategy"]["matrix"]["command"]
+        for word in re.findall(r"python dev\.py ([^|;]+)", re.sub(r"\$\{\{.*?\}\}", "7", line))
+    ]
+    assert {dev.parse(command.split()).command for command in commands} == {
+        "simulate",
+        "mutate",
+        "fuzz",
+        "soak",
+        "test",
+    }
