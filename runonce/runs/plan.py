@@ -277,7 +277,9 @@ def account_for_missed(
     found = missed(job.schedule, after, until, keep)
     waiting = sorted({t for t, p in row.pending.items() if p.why == "missed"} | set(found.to_run))
     surplus = max(0, len(waiting) - keep)
-    dropped, kept = waiting[:surplus], waiting[surplus:]
+    # A run that stopped is not missed, though the watermark may have gone back behind it.
+    begun = {t for t, p in row.pending.items() if p.why != "missed"}
+    dropped, kept = [t for t in waiting[:surplus] if t not in begun], waiting[surplus:]
     pending = {t: p for t, p in row.pending.items() if t not in dropped}
     for fire_time in kept:
         pending.setdefault(fire_time, Pending("missed", now))

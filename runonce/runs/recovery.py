@@ -136,7 +136,7 @@ def _recover_job(
 ) -> Request | None:
     """The first instant is the earlier of the server's clock and this host's: what is missed is missed by both.
 
-    The other is the server's, up to which a schedule that is no more has had fire times.
+    The other is the server's: what is beyond it is to come, and up to it a schedule that is no more had fire times.
     """
     now, server_now = instants
     if before.paused_at is not None:
@@ -148,7 +148,7 @@ def _recover_job(
         return None
     is_new = schedule_text(job) not in (before.schedule, *before.marks)
     first_seen = now - min(dispatcher.age, dispatcher.grace)
-    row = of_this_version(job, within(before, now), first_seen, first_seen - LATE)
+    row = of_this_version(job, within(before, server_now), first_seen, first_seen - LATE)
     counted, skipped = _counted(dispatcher, job, row, now, starting=starting)
     changed = left_behind(job, before, counted, now - dispatcher.grace, server_now)
     counted, closed = without_gone(job, counted, now - dispatcher.grace, server_now)
@@ -184,7 +184,7 @@ def _counted(
     accounted = row.watermark and max(row.watermark, row.since or row.watermark)
     if starting and newest and accounted and newest > max(accounted, now - grace):
         row, skipped = account_for_missed(job, row, newest - SECOND, now)
-        pending = {**row.pending, newest: Pending("missed", now)}
+        pending = {newest: Pending("missed", now), **row.pending}
         return replace(row, watermark=newest, pending=pending), skipped
     if job.misfire == "skip" and not starting:
         grace = max(grace, LATE + timedelta(seconds=job.jitter))

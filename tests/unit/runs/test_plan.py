@@ -328,6 +328,15 @@ def test_the_cap_counts_what_was_missed_before() -> None:
     assert skipped.fire_time == at(8)
 
 
+def test_a_run_that_is_to_go_on_is_no_missed_fire_time() -> None:
+    """The watermark went back behind it: it waits as it did, and takes no place of those that were missed."""
+    stopped, missed = Pending("stopped", at(10)), Pending("missed", at(13))
+    before = row(watermark=at(9), pending={at(10): stopped, at(13): missed})
+    after, skipped = account_for_missed(job(misfire="all", misfire_cap=1), before, at(10), NOW, late=True)
+    assert after.pending == before.pending
+    assert skipped is None
+
+
 def test_latest_in_recovery_coalesces() -> None:
     """With no tick at hand the newest missed fire time runs, instead of one that was waiting already."""
     before = row(watermark=at(9), pending=waiting(h9="missed"))

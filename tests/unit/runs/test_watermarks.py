@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.flows import AFTER_REQUEST, at, job_row, replica, run_row, start, work_off
 
+from runonce.errors import HostStopping
 from runonce.runs.audit import audit
 from runonce.runs.definition import scheduled
 from runonce.runs.operate import ask, pause, resume
 from runonce.runs.recovery import recover
 from runonce.runs.rows import JobRow, Mark, Outcome
-from runonce.runs.table import read_jobs
+from runonce.runs.table import commit_with, read_jobs
 from runonce.runs.versions import schedule_text, without_gone
 from runonce.testing import ManualClock, Workbench
 
@@ -46,6 +47,13 @@ def bench_at(one: ScheduledJob, instant: datetime) -> Workbench:
 
 def later(bench: Workbench, instant: datetime) -> None:
     bench.clock.advance((instant - bench.clock.now()).total_seconds())
+
+
+def stopped(bench: Workbench, one: ScheduledJob, fire_time: datetime) -> None:
+    """Its host begins it, and stops."""
+    begun = start(bench.dispatcher, one, fire_time)
+    begun.stop.set(HostStopping())
+    bench.dispatcher.finish(begun, begun.stop.cause)
 
 
 def test_a_new_job_has_no_past_whatever_the_grace() -> None:
@@ -285,6 +293,36 @@ def test_a_slow_clock_ends_no_version_before_its_last_fire_time(by: str) -> None
     recover(other) if by == "recovery" else other.tick(new)
     assert "from 2026-01-01T02:30:05Z to 2026-01-01T04:30:05Z" in run_row(bench, old, at(4, 30, 5)).reason
     assert job_row(bench, old).marks == {}
+
+
+def test_a_slow_clock_makes_no_missed_fire_time_of_a_run_that_stopped() -> None:
+    """A host starts whose clock is behind the newest one on record: a run that is to go on stays one."""
+    one = job("0 */10 * * * *", misfire="latest")
+    bench = bench_at(one, at(2, 10))
+    stopped(bench, one, at(2, 10))
+    later(bench, at(2, 20, 5))
+    recover(replica(bench, one), starting=True)
+    before = job_row(bench, one)
+    later(bench, at(2, 20, 10))
+    slow = ManualClock()
+    slow.advance(bench.clock.elapsed() - 20)
+    recover(replica(bench, one, clock=slow), starting=True)
+    after = job_row(bench, one)
+    assert (after.watermark, after.pending.keys()) == (before.watermark, before.pending.keys())
+    assert [after.pending[t].why for t in (at(2, 10), at(2, 20))] == ["stopped", "missed"]
+
+
+def test_a_host_that_starts_finds_nothing_missed_that_is_to_go_on() -> None:
+    """A clock that was fast has moved the watermark ahead of storage's: it goes back behind a run that stopped."""
+    one = job("0 */10 * * * *", misfire="latest")
+    bench = bench_at(one, at(2, 10))
+    stopped(bench, one, at(2, 10))
+    jobs = read_jobs(bench.dispatcher.registry)
+    ahead = replace(jobs.rows["daily"], watermark=at(3))
+    commit_with(bench.dispatcher.registry, ahead, jobs.etags["daily"], None)
+    later(bench, at(2, 12))
+    recover(replica(bench, one), starting=True)
+    assert job_row(bench, one).pending[at(2, 10)].why == "stopped"
 
 
 def test_a_claim_takes_no_version_for_gone_that_may_still_come() -> None:
