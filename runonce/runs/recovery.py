@@ -180,9 +180,10 @@ def _counted(
     dispatcher: Dispatcher, job: ScheduledJob, row: JobRow, now: datetime, *, starting: bool
 ) -> tuple[JobRow, RunRow | None]:
     """The row with what was missed: by the grace, in which a tick may still come; at a host's start by now."""
-    newest, grace = job.schedule.previous(now), dispatcher.grace + timedelta(seconds=job.jitter)
+    grace = dispatcher.grace + timedelta(seconds=job.jitter)
+    newest = job.schedule.previous(now) if starting else None
     accounted = row.watermark and max(row.watermark, row.since or row.watermark)
-    if starting and newest and accounted and newest > max(accounted, now - grace):
+    if newest and accounted and newest > max(accounted, now - grace):
         row, skipped = account_for_missed(job, row, newest - SECOND, now)
         pending = {newest: Pending("missed", now), **row.pending}
         return replace(row, watermark=newest, pending=pending), skipped
