@@ -35,7 +35,8 @@ class Action(Columns):
 
 def insert(action: Action) -> Insert:
     """The write of an action, for the transaction of what it changes."""
-    return Insert(f"{_key(action.at)}:{uuid.uuid4().hex}", encode(action))
+    within = 999_999 - action.at.microsecond  # the newest first also of those of one second
+    return Insert(f"{_key(action.at)}:{within:06d}:{uuid.uuid4().hex}", encode(action))
 
 
 def note(registry: Registry, action: Action) -> None:
