@@ -57,10 +57,7 @@ class JobChecks(Checks):
         row = self.run(run.fire_time)
         who = f"{run.fire_time:%H:%M:%S} #{run.attempt} on {host.name}"
         own = row is not None and row.token == run.fencing_token
-        held = [lease for locks in self.held.values() for who_has, lease in locks if who_has is host]
-        broken = any(
-            lease.holder in self.leases.broken for lease in held
-        )  # by a person: no renewal has told yet
+        broken = run._lease.holder in self.leases.broken  # by a person: no renewal has told yet
         decided = own and row is not None and (row.decisions or broken)  # a moment ago
         if row is None or (row.outcome.is_final and not decided):
             self.violated("what is done stays done", f"{who} begins, and is {row and row.outcome} already")
