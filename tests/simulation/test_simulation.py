@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stdout
+from io import StringIO
+
 import pytest
 
 from simulation.__main__ import main
 from simulation.case import JobCase, MessageCase, draw
 from simulation.mutants import MUTANTS, found, mutant
-from simulation.simulate import shrunk, simulate, simulated
+from simulation.simulate import Seen, shrunk, simulate
+from tests.support.apart import apart
 
 BUDGET = 1000
 """Schedules of its wing in which each mutant must be found."""
@@ -26,8 +30,7 @@ def test_many_schedules_are_counted_with_their_faults_and_checks(capsys: pytest.
 @pytest.mark.parametrize("seed", [6, 7])
 def test_a_seed_repeats_exactly(seed: int) -> None:
     """The same seed twice is the same trace, step for step, in either wing."""
-    with simulated():
-        first, second = simulate(seed), simulate(seed)
+    first, second = apart(simulate, seed), apart(simulate, seed)
     assert first.trace == second.trace
     assert first.steps == second.steps
     assert first.checked == second.checked
@@ -36,35 +39,46 @@ def test_a_seed_repeats_exactly(seed: int) -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_guard_that_is_missing_is_noticed(name: str) -> None:
     """With one guard of the toolkit taken out, some schedule violates an invariant."""
-    with simulated():
-        assert found(name, BUDGET) is not None
+    assert apart(found, name, BUDGET) is not None
 
 
 def test_a_failing_seed_is_made_smaller() -> None:
     """What is told of a failing seed has fewer faults, and still breaks the same."""
-    name = "stopped is told as succeeded"
-    with simulated():
-        whole = found(name, BUDGET)
-        assert whole is not None
-        with mutant(name):
-            least = shrunk(whole, tries=30)
-            again = simulate(least.case)
+    whole, least, again = apart(_found_and_shrunk, "stopped is told as succeeded")
     assert least.violations[0].partition(":")[0] == whole.violations[0].partition(":")[0]
     assert len(least.injected) < len(whole.injected)
     assert again.violations == least.violations
 
 
-def test_a_violation_is_told_with_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints the seed, the least of it, and ends with 1; without violations with 0."""
-    name = "stopped is told as succeeded"
-    with simulated():
-        seen = found(name, BUDGET)
-    assert seen is not None
+def _found_and_shrunk(name: str) -> tuple[Seen, Seen, Seen]:
+    whole = found(name, BUDGET)
+    assert whole is not None
     with mutant(name):
-        assert main(["--seed", str(seen.case.seed)]) == 1
-    assert f"python dev.py simulate --seed {seen.case.seed}" in capsys.readouterr().out
-    assert main(["--seed", str(seen.case.seed)]) == 0
-    assert "0 violations" in capsys.readouterr().out
+        least = shrunk(whole, tries=30)
+        return whole, least, simulate(least.case)
+
+
+def test_a_violation_is_told_with_its_seed() -> None:
+    """The command prints the seed, the least of it, and ends with 1; without violations with 0."""
+    seed, (failed, told), (passed, nothing) = apart(_found_and_told, "stopped is told as succeeded")
+    assert (failed, passed) == (1, 0)
+    assert f"python dev.py simulate --seed {seed}" in told
+    assert "0 violations" in nothing
+
+
+def _found_and_told(name: str) -> tuple[int, tuple[int, str], tuple[int, str]]:
+    seen = found(name, BUDGET)
+    assert seen is not None
+    seed = seen.case.seed
+    with mutant(name):
+        failing = _told(seed)
+    return seed, failing, _told(seed)
+
+
+def _told(seed: int) -> tuple[int, str]:
+    """What the command ends with, and prints."""
+    with redirect_stdout(StringIO()) as printed:
+        return main(["--seed", str(seed)]), printed.getvalue()
 
 
 def test_a_calm_case_has_stops_only() -> None:
