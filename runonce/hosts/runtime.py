@@ -10,7 +10,6 @@ import contextlib
 import os
 import sys
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -21,6 +20,7 @@ from runonce.execution.log import host_name
 from runonce.execution.registry import Registry
 from runonce.execution.stop import StopSignal
 from runonce.hosts.discover import discover
+from runonce.hosts.part import part
 from runonce.hosts.purge import purge_job
 from runonce.messages.definition import LONGEST_ENTITY
 from runonce.runs.dispatch import Dispatcher
@@ -97,7 +97,7 @@ class Runtime:
         hooks.drain(LAST_WORDS)
         self._made.close()
 
-    @cached_property
+    @part
     def settings(self) -> Settings:
         """The settings, with the grace time that the host we run on leaves; raises SettingsError."""
         if self._settings is not None:
@@ -108,7 +108,7 @@ class Runtime:
         settings = fitted(Settings.from_env(self.environ), self.environ)
         return replace(settings, jobs_folder=self.jobs_folder) if self.jobs_folder else settings
 
-    @cached_property
+    @part
     def found(self) -> Discovered:
         """The jobs and handlers of the folder; raises SettingsError."""
         if self._found is not None:
@@ -116,13 +116,13 @@ class Runtime:
         with contextlib.redirect_stdout(sys.stderr):  # what a job file prints is no command's answer
             return discover(self.jobs_folder or self.environ.get("RUNONCE_JOBS") or "jobs")
 
-    @cached_property
+    @part
     def jobs(self) -> dict[str, ScheduledJob]:
         """The jobs of the folder and the toolkit's own."""
         purge = purge_job(self.runs, self.claims, self.found, self.settings.history_days)
         return {**self.found.jobs, purge.name: purge}
 
-    @cached_property
+    @part
     def stores(self) -> Stores:
         """The storage of the settings; nothing is sent before its first use."""
         if self._stores is not None:
@@ -131,7 +131,7 @@ class Runtime:
 
         return azure_stores(self.settings, self._account, closing=self._made)
 
-    @cached_property
+    @part
     def _account(self) -> list[Service]:
         """The storage account's services, which all parts of this process ask on the same connections."""
         from runonce.stores.azure.wire import services  # noqa: PLC0415 - as above
@@ -146,17 +146,17 @@ class Runtime:
         self._made.callback(account[0].close)  # which are those of all three
         return account
 
-    @cached_property
+    @part
     def runs(self) -> Registry:
         """Where the rows of jobs and runs are."""
         return Registry(self.stores.runs, self.settings.namespace, self.clock, self.host)
 
-    @cached_property
+    @part
     def claims(self) -> Registry:
         """Where the claims of messages are."""
         return Registry(self.stores.claims, self.settings.namespace, self.clock, self.host)
 
-    @cached_property
+    @part
     def _told(self) -> bool:
         """Whether people are told, as settings and jobs say, from now until this is closed; not by a test bench."""
         if self._stores is not None:
@@ -171,7 +171,7 @@ class Runtime:
         listen(settings.watched.notify_url, self.found.jobs, self.found.handlers, self._made)
         return True
 
-    @cached_property
+    @part
     def dispatcher(self) -> Dispatcher:
         """What runs scheduled jobs."""
         _ = self._told
@@ -195,7 +195,7 @@ class Runtime:
 
         return start(self.settings, lease, stall_after, let_go)
 
-    @cached_property
+    @part
     def transport(self) -> Transport:
         """What carries the handlers' messages; its SDK is imported here, when it is used."""
         if self._transport is not None:
@@ -215,7 +215,7 @@ class Runtime:
         _, queues, _ = self._account
         return StorageTransport(queues, settings.claim_lease, settings.queue_prefix)
 
-    @cached_property
+    @part
     def sender(self) -> Sender:
         """The sender that everything in this process shares."""
         if self._sender is not None:
@@ -224,7 +224,7 @@ class Runtime:
         self._made.callback(sender.close)
         return sender
 
-    @cached_property
+    @part
     def deliverer(self) -> Deliverer:
         """What handles messages."""
         from runonce.messages.deliver import Deliverer  # noqa: PLC0415 - only where there are handlers

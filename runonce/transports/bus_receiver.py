@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -200,25 +199,3 @@ def _told(native: ServiceBusReceivedMessage, name: str) -> Any:
         return getattr(native, name)
     except Exception:  # noqa: BLE001 - whatever it stumbles over in a message that is malformed
         return None
-
-
-class ServiceBusOriginals:
-    """Reads messages that somebody else has received, as the Functions host does; safe to call from many threads."""
-
-    def __init__(self, connection: ServiceBusConnection) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
-        self._receivers: dict[Source, Receiver] = {}
-
-    def read(self, source: Source, number: int) -> bytes | None:
-        """The message of that sequence number, for `Delivery.original`; raises TransportError."""
-        with self._lock:
-            if source not in self._receivers:
-                self._receivers[source] = Receiver(self._connection, source)
-            return self._receivers[source].original(number)
-
-    def close(self) -> None:
-        """Let the connections go."""
-        with self._lock:
-            for receiver in self._receivers.values():
-                receiver.close()

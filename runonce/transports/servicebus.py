@@ -18,9 +18,9 @@ from azure.servicebus.exceptions import MessageLockLostError, MessageSizeExceede
 
 from runonce.errors import TransportError
 from runonce.transports.bus_messages import add_to, cut
+from runonce.transports.bus_originals import ServiceBusOriginals
 from runonce.transports.bus_receiver import (
     Receiver,
-    ServiceBusOriginals,
     open_client,
     received_by,
     translated,

@@ -19,7 +19,7 @@ from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import azure.functions as func
@@ -31,6 +31,7 @@ from runonce.execution.turns import Turns
 from runonce.execution.workers import Workers
 from runonce.hosts.runtime import check_transport
 from runonce.messages.ended import WHEN_STOPPING, Working
+from runonce.transports.bus_originals import ServiceBusOriginals
 from runonce.transports.copies import copy_of, dead_copy
 from runonce.transports.protocols import Delivery, Receipt
 from runonce.transports.settlement import DeadLetter, Reschedule, Settlement
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from runonce.hosts.functions.in_hand import InHand
     from runonce.hosts.runtime import Runtime
     from runonce.messages.definition import Handler
-    from runonce.transports.bus_receiver import ServiceBusOriginals, Source
+    from runonce.transports.bus_receiver import Source
     from runonce.transports.storage import StorageSender
 
 log = logging.getLogger("runonce.functions")
@@ -90,12 +91,7 @@ def add_handler(
     if connection is None:
         raise SettingsError("RUNONCE_SERVICEBUS is not set; see runonce.settings.")
 
-    @cache
-    def originals() -> ServiceBusOriginals:
-        from runonce.transports.bus_receiver import ServiceBusOriginals  # noqa: PLC0415 - the SDK, when it is used
-
-        return ServiceBusOriginals(connection)
-
+    originals = ServiceBusOriginals(connection)
     for name, (named, subscription) in zip(handler.function_names, handler.sources, strict=True):
         entity = settings.queue_prefix + named
         if off and name != handler.name:
@@ -104,7 +100,7 @@ def add_handler(
         def read(message: func.ServiceBusMessage, source: Source = (entity, subscription)) -> Delivery:
             # The host tells no property's type, so a copy is made of the message as the broker has it.
             number = message.sequence_number or 0
-            return replace(from_servicebus(message), original=lambda: originals().read(source, number))
+            return replace(from_servicebus(message), original=lambda: originals.read(source, number))
 
         if subscription is None:
             trigger = app.service_bus_queue_trigger(
