@@ -168,6 +168,17 @@ class Lease:
         released = f"The lease on {self.name} was released: the run is over. Write nothing more."
         raise LeaseLost(released if self._lost is None else str(self._lost))
 
+    def confirm(self) -> None:
+        """Renew once: a person may have broken the lease since, and no renewal has told yet.
+
+        Raises:
+            LeaseLost: It is no longer ours.
+            StoreUnavailableError: The store did not answer, so nobody can say.
+        """
+        if not self._renewal_round():
+            self.check()
+            raise StoreUnavailableError(f"the lease on {self.name} could not be confirmed")
+
     def tell(self, on_lost: Callable[[LeaseLost], None]) -> None:
         """Have `on_lost` called as `keep` does, which has to follow before `renews_at`."""
         self._on_lost = on_lost

@@ -75,7 +75,8 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
 
     `age` is for how long this host has known the job, `grace` for how long a fire time may wait for its tick.
 
-    Two calls when the fire time is new, three when it was tried before (its row holds the checkpoint).
+    Two calls when the fire time is new, three when it was tried before (its row holds the checkpoint), and one more
+    that confirms the lease before a run whose end nobody recorded is taken for a dead one's.
 
     Raises:
         LeaseLost: The lease can no longer be trusted. Nothing runs; the fire time stays due.
@@ -111,9 +112,8 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
             return known
         row, others = aside(row, fire_time, known)
         who = replace(who, params=known)
-        previous = None
-        if look_at_run or fire_time in row.pending:
-            previous = read(partial(find_run, registry, job.name, fire_time, known))
+        look = look_at_run or fire_time in row.pending
+        previous = read(partial(find_run, registry, job.name, fire_time, known)) if look else None
         if unknown and previous is not None and previous[0].holder == lease.holder and etag is not None:
             _tell(registry, news)  # it was carried out, maybe as a verdict on a dead run; its reply was lost
             return (
@@ -121,6 +121,7 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
                 if previous[0].outcome.is_final
                 else Claim(registry, job, lease, (row, previous[0]), (etag, previous[1].etag), taken_over)
             )
+        _confirm(lease, before)
         planned = plan(job, row, None if previous is None else previous[0], fire_time, who)
         marked, missed = missing(row, planned.job, planned.skipped, server_now - grace, who.now)
         marked, left = _left(job, before, marked, planned, (server_now - grace, lease.server_now()))
@@ -152,6 +153,12 @@ def claim(  # noqa: C901 - one loop whose steps are read in order
         f"Job {job.name}, fire time {fire_time}: its rows changed {TRIES} times while being claimed; "
         f"it stays due and the next recovery tick tries again."
     )
+
+
+def _confirm(lease: Lease, row: JobRow) -> None:
+    """Before another's run is taken for a dead one's: a person may have broken our lease since, and that one began."""
+    if row.running is not None and row.holder != lease.holder:
+        lease.confirm()
 
 
 def _left(

@@ -28,6 +28,8 @@ from runonce.stores.protocols import Delete, Stores
 from runonce.testing.faults import Boundary, Fault, PassingClock
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from runonce.runs.run import Run
 
 T = at(3)
@@ -158,6 +160,34 @@ def test_a_claim_whose_reply_was_lost_is_recognised(world: World) -> None:
     assert (claimed.run.attempt, claimed.run.token, world.job_row().token) == (1, 1, 1)
     claimed.finish(Outcome.SUCCEEDED)
     assert world.run_row().outcome is Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize("fire_time", [T, at(2)])
+def test_a_run_is_dead_only_for_who_still_holds_the_lease(world: World, fire_time: datetime) -> None:
+    """A person broke it before its holder claimed, and a run began: nobody has told that holder, so it asks."""
+    held = replace(nightly, on_abandoned="hold")
+    first = world.lease()
+    running = world.claim(held)  # with a newer one
+    before = world.job_row(), world.run_row()
+    with pytest.raises(LeaseLost, match="the store says it is no longer ours"):
+        claim(world.registry, held, fire_time, first, by="hand")
+    assert (world.job_row(), world.run_row()) == before
+    running.finish(Outcome.SUCCEEDED)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_REPLY])
+def test_a_lease_that_nobody_confirms_takes_over_nothing(world: World, fault: Fault) -> None:
+    """The lease store does not answer, twice: the fire time stays due, and its row as it was."""
+    world.claim()
+    world.clock.advance(AFTER_LEASE)
+    world.boundary.next("renew", fault, fault)
+    lease = Lease.acquire(world.mine.leases, "test/nightly", LeaseTerms(), world.clock)
+    assert lease is not None
+    before = world.run_row()
+    with pytest.raises(StoreUnavailableError, match="the lease on test/nightly could not be confirmed"):
+        claim(world.registry, nightly, T, lease, by="request")
+    assert world.run_row() == before
+    assert world.claim().run.attempt == 2
 
 
 def test_a_claim_that_got_lost_is_made_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
