@@ -14,6 +14,7 @@ from runonce.clock import SystemClock
 from runonce.testing import ManualClock
 from simulation.broker import Broker, SimTransport
 from simulation.server import Server
+from simulation.storage import StorageQueues, StorageTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,13 +73,15 @@ class SimulatedPipe(Pipe):
     kind = "simulated"
 
     def __init__(self) -> None:
-        clock = SystemClock()
         topics = {
             topic: (f"{topic}.billing", f"{topic}.shipping", f"{topic}/warehouse")
             for topic in ("events", "orders")
         }
-        self.broker = Broker(clock, topics, 600.0, lock=LOCK)
-        super().__init__(SimTransport(self.broker, _Straight(self.broker), clock, any_thread=True))
+        self._to(Broker(SystemClock(), topics, 600.0, lock=LOCK), SimTransport)
+
+    def _to(self, broker: Broker, way: type[SimTransport]) -> None:
+        self.broker = broker
+        super().__init__(way(broker, _Straight(broker), broker.clock, any_thread=True))
 
     def queue(self) -> str:
         return f"q-{uuid.uuid4().hex[:12]}"
@@ -88,6 +91,15 @@ class SimulatedPipe(Pipe):
 
     def dead_count(self, entity: str) -> int:
         return len(self.broker.dead.get(entity, []))
+
+
+class SimulatedStoragePipe(SimulatedPipe):
+    """The simulation's Storage queues, likewise."""
+
+    kind = "simulated storage"
+
+    def __init__(self, hidden: float) -> None:
+        self._to(StorageQueues(SystemClock(), {}, 0.0, lock=hidden), StorageTransport)
 
 
 class MemoryPipe(Pipe):

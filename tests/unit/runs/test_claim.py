@@ -24,7 +24,7 @@ from runonce.runs.rows import JobRow, Outcome, Pending, RunRow, entry_key, job_k
 from runonce.runs.table import read_job, read_run, write
 from runonce.settings import LeaseTerms
 from runonce.stores.memory import memory_stores
-from runonce.stores.protocols import Delete, Stores
+from runonce.stores.protocols import Delete, LeaseStore, Stores
 from runonce.testing.faults import Boundary, Fault, PassingClock
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class World:
         self.registry = Registry(self.mine.runs, "test", self.clock, "host-1")
         self.honest = Registry(self.stores.runs, "test", self.clock, "operator")
 
-    def lease(self) -> Lease:
+    def lease(self, leases: LeaseStore | None = None) -> Lease:
         """A new holding; an earlier one is over."""
         self.stores.leases.break_lease("test/nightly")
-        lease = Lease.acquire(self.stores.leases, "test/nightly", LeaseTerms(), self.clock)
+        lease = Lease.acquire(leases or self.stores.leases, "test/nightly", LeaseTerms(), self.clock)
         assert lease is not None
         return lease
 
@@ -175,16 +175,26 @@ def test_a_run_is_dead_only_for_who_still_holds_the_lease(world: World, fire_tim
     running.finish(Outcome.SUCCEEDED)
 
 
+def test_a_lease_is_confirmed_for_a_takeover_alone(world: World) -> None:
+    """What no other host runs costs no call more, also where its claim's reply was lost and it is there already."""
+    world.boundary.next("commit", Fault.LOST_REPLY)
+    world.claim(lease=world.lease(world.mine.leases)).finish(Outcome.STOPPED)
+    world.claim(lease=world.lease(world.mine.leases))
+    assert "renew" not in world.boundary.calls
+    world.clock.advance(AFTER_LEASE)
+    world.claim(lease=world.lease(world.mine.leases))
+    assert world.boundary.calls.count("renew") == 1
+
+
 @pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_REPLY])
 def test_a_lease_that_nobody_confirms_takes_over_nothing(world: World, fault: Fault) -> None:
     """The lease store does not answer, twice: the fire time stays due, and its row as it was."""
     world.claim()
     world.clock.advance(AFTER_LEASE)
     world.boundary.next("renew", fault, fault)
-    lease = Lease.acquire(world.mine.leases, "test/nightly", LeaseTerms(), world.clock)
-    assert lease is not None
+    lease = world.lease(world.mine.leases)
     before = world.run_row()
-    with pytest.raises(StoreUnavailableError, match="the lease on test/nightly could not be confirmed"):
+    with pytest.raises(StoreUnavailableError, match=r"^the lease on test/nightly could not be confirmed$"):
         claim(world.registry, nightly, T, lease, by="request")
     assert world.run_row() == before
     assert world.claim().run.attempt == 2
