@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     from runonce.execution.lease import Lease
     from runonce.stores.protocols import BlobItem, Row
@@ -23,6 +23,8 @@ class Checks(ABC):
     def __init__(self) -> None:
         self.violations: list[str] = []
         self.checked: Counter[str] = Counter()
+        self.cut_off: Counter[Hashable] = Counter()
+        """How often storage took all the time that a stopping host had to record the end of a run, or of a message."""
         self.leases_changed = False
         """Since the last look at them: one is trusted anew, or the server has changed one."""
         self.held: dict[str, list[tuple[SimHost, Lease]]] = {}

@@ -24,7 +24,8 @@ from simulation.jobs import RECOVERY, JobHost
 from simulation.messages import MessageHost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Iterable
+    from datetime import datetime
 
     from runonce.hosts.runtime import Runtime
     from runonce.messages.definition import Handler
@@ -49,15 +50,31 @@ LOOK = 30.0
 """Seconds that a call waits for what may come."""
 
 
-def _told_to_stop(host: SimHost, drain: Callable[[], object], give_up: Callable[[], object]) -> None:
-    """The worker hears it, drains and gives back; after ten seconds the host ends it, however far it is."""
+def _told_to_stop(
+    host: SimHost,
+    drain: Callable[[], object],
+    give_up: Callable[[], object],
+    left: Callable[[], Iterable[Hashable]],
+) -> None:
+    """The worker hears it, drains and gives back; after ten seconds the host ends it, however far it is.
+
+    Where storage took all of that time, what was `left` is cut off, as by a death.
+    """
+    giving_up: list[bool] = []
 
     def leave() -> None:
         if not drain():
+            giving_up.append(True)
             give_up()
+            giving_up.clear()
+
+    def end() -> None:
+        if giving_up:
+            host.world.checks.cut_off.update(left())
+        host.leaves()
 
     host.spawn(leave, "stop")
-    host.world.sim.at(host.world.sim.now + TOLD, host.leaves)
+    host.world.sim.at(host.world.sim.now + TOLD, end)
 
 
 class FunctionsJobHost(JobHost):
@@ -113,7 +130,10 @@ class FunctionsJobHost(JobHost):
 
     def stop(self) -> None:
         self.world.note(self.name, "is told to stop, by the Functions host")
-        _told_to_stop(self, lambda: self.dispatcher.drain(DRAIN), self.dispatcher.abandon)
+        _told_to_stop(self, lambda: self.dispatcher.drain(DRAIN), self.dispatcher.abandon, self._left)
+
+    def _left(self) -> list[datetime]:
+        return [started.claim.run.fire_time for started in self.dispatcher.running]
 
 
 class FunctionsMessageHost(MessageHost):
@@ -192,7 +212,10 @@ class FunctionsMessageHost(MessageHost):
 
     def stop(self) -> None:
         self.world.note(self.name, "is told to stop, by the Functions host")
-        _told_to_stop(self, lambda: self.deliverer.drain(DRAIN), self._give_back)
+        _told_to_stop(self, lambda: self.deliverer.drain(DRAIN), self._give_back, self._left)
+
+    def _left(self) -> list[tuple[str, str]]:
+        return [(working.handler.name, working.claim.row.key) for working in self.deliverer.running]
 
     def _give_back(self) -> None:
         handlers.give_up(self._runtime)

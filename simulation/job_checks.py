@@ -229,7 +229,7 @@ class JobChecks(Checks):
             self.violated("a record says why", f"{who} is unknown: {run.reason}")
         if case.calm:
             self.checked["a stop is no death"] += 1
-            if run.abandoned or run.outcome is Outcome.FAILED:
+            if run.abandoned > self.cut_off[run.fire_time] or run.outcome is Outcome.FAILED:
                 self.violated(
                     "a stop is no death", f"{who}: {run.abandoned} deaths, {run.outcome}: {run.reason}"
                 )

@@ -171,7 +171,8 @@ class MessageChecks(Checks):
             self.violated("a record says why", f"{who} is unknown: {row.reason}")
         if case.calm:
             self.checked["a stop is no death"] += 1
-            if row.abandoned or (row.failures and row.state is State.DONE):
+            deaths = row.abandoned - self.cut_off[row.handler, row.key]
+            if deaths > 0 or (row.failures and row.state is State.DONE):
                 self.violated("a stop is no death", f"{who}: {row.abandoned} deaths, {row.failures} failures")
 
     def has_effect(self, order: str) -> bool:

@@ -36,6 +36,12 @@ def test_a_seed_repeats_exactly(seed: int) -> None:
     assert first.checked == second.checked
 
 
+@pytest.mark.parametrize("seed", [1020, 17790, 44466, 49470, 57714])
+def test_what_once_was_found_stays_mended(seed: int) -> None:
+    """Seeds of long runs that broke what must hold, or what was wrongly taken for that."""
+    assert apart(simulate, seed).violations == ()
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_guard_that_is_missing_is_noticed(name: str) -> None:
     """With one guard of the toolkit taken out, some schedule violates an invariant."""
