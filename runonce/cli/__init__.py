@@ -8,11 +8,13 @@ Imported by nothing but `runonce.__main__`; imports everything below it.
 
 from __future__ import annotations
 
+import atexit
 import sys
 from importlib import import_module
 from io import TextIOWrapper
 
 from runonce.cli.app import app
+from runonce.hosts.signals import end_process
 
 MODULES = (
     *("look", "status", "history", "audit", "doctor", "run", "backfill", "serve", "dev", "enqueue"),
@@ -27,8 +29,19 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Run the command line; the exit codes are in `exits`."""
+    """Run the command line, and end the process; the exit codes are in `exits`.
+
+    It ends without the interpreter's taking itself apart: that may abort a process in which a thread goes on, such as
+    one that has just logged (SIGABRT instead of 0, at a stop on a busy machine). What was to be done at exit is done.
+    """
+    code = 1  # of what is raised
+    # The first that is registered is called last.
+    atexit.register(lambda: end_process(code))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an old Windows code page has not every character
-    app(prog_name="runonce")
+    try:
+        app(prog_name="runonce")
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise

@@ -329,3 +329,40 @@ def test_an_uploaded_file_is_there_for_a_job(cli: Processes) -> None:
     (cli.folder / "data.bin").write_bytes(bytes(range(256)) * 100)
     assert cli.here("upload", str(cli.folder / "data.bin"), "in/data.bin").exit_code == 0
     assert "read 25600 bytes" in cli.run("run", "reader").stderr
+
+
+LAST = """
+    import atexit
+    import os
+
+    from runonce import Run, scheduled
+
+    class Last:
+        def __del__(self, write=os.write):
+            write(2, b"taken apart")
+
+    last = Last()
+    atexit.register(lambda: print("at exit"))
+
+    @scheduled("0 0 3 * * *")
+    def nightly(run: Run) -> None: ...
+"""
+
+
+@pytest.mark.parametrize(("command", "code"), [("list", 0), ("lst", 2)])
+def test_a_command_ends_without_the_interpreters_taking_itself_apart(
+    tmp_path: Path, command: str, code: int
+) -> None:
+    """What is to be done at exit is done, and all is printed; threads that go on meet no interpreter that is no more."""
+    (tmp_path / "jobs.py").write_text(textwrap.dedent(LAST))
+    ended = subprocess.run(
+        [sys.executable, "-m", "runonce", "--jobs", str(tmp_path), command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == code
+    assert "taken apart" not in ended.stderr
+    if command == "list":
+        assert "nightly" in ended.stdout
+        assert ended.stdout.endswith("at exit\n")
