@@ -353,7 +353,7 @@ LAST = """
 def test_a_command_ends_without_the_interpreters_taking_itself_apart(
     tmp_path: Path, command: str, code: int
 ) -> None:
-    """What is to be done at exit is done, and all is printed; threads that go on meet no interpreter that is no more."""
+    """What is to be done at exit is done, and all is printed; threads that go on meet an interpreter that is whole."""
     (tmp_path / "jobs.py").write_text(textwrap.dedent(LAST))
     ended = subprocess.run(
         [sys.executable, "-m", "runonce", "--jobs", str(tmp_path), command],
