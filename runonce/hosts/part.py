@@ -12,7 +12,7 @@ T_co = TypeVar("T_co", covariant=True)
 class part(cached_property[T_co]):  # noqa: N801 - a decorator, as the one it is made from
     """`cached_property` under a lock of the object's own: since Python 3.12 that one has none, and before a class's.
 
-    Two invocations of a Functions worker did: each had a deliverer of its own, and the stopping host knew one.
+    Without it two invocations at once had a deliverer each, of which the stopping worker knew one.
     """
 
     @overload
