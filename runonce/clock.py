@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Clock(Protocol):
         ...
 
     def wait(self, event: Event, seconds: float) -> bool:
-        """Wait for the event, at most so many seconds; True when it is set."""
+        """Wait for the event, at most so many seconds, which may be infinite; True when it is set."""
         ...
 
 
@@ -41,7 +42,7 @@ class SystemClock:
         return _elapsed()
 
     def wait(self, event: Event, seconds: float) -> bool:
-        return event.wait(max(0.0, seconds))
+        return event.wait(min(max(0.0, seconds), TIMEOUT_MAX))  # Python refuses to wait for ever by a number
 
 
 if hasattr(time, "CLOCK_BOOTTIME"):
