@@ -71,7 +71,7 @@ class Simulator:
         self.crashed: Callable[[Task, BaseException], None] = lambda *_: None
         self._random = rng.random
         self._after_step = after_step
-        self._heap: list[tuple[float, float, int, Task | Callable[[], None], int]] = []
+        self._heap: list[tuple[float, float, int, Task | Callable[[], object], int]] = []
         self._pushed = 0
         self._tasks: dict[Task, None] = {}
         self._hub = getcurrent()
@@ -79,7 +79,7 @@ class Simulator:
 
     # -- what the world does ------------------------------------------------------------------------------------
 
-    def at(self, time: float, call: Callable[[], None]) -> None:
+    def at(self, time: float, call: Callable[[], object]) -> None:
         """Call it then, in nobody's thread: it must not wait."""
         self._push(max(time, self.now), call, 0)
 
@@ -156,7 +156,7 @@ class Simulator:
 
     # -- the baton ----------------------------------------------------------------------------------------------
 
-    def _push(self, time: float, what: Task | Callable[[], None], turn: int) -> None:
+    def _push(self, time: float, what: Task | Callable[[], object], turn: int) -> None:
         self._pushed += 1
         # What falls on one instant comes in any order.
         heappush(self._heap, (time, self._random(), self._pushed, what, turn))

@@ -60,20 +60,17 @@ def _told_to_stop(
 
     Where storage took all of that time, what was `left` is cut off, as by a death.
     """
-    giving_up: list[bool] = []
 
     def leave() -> None:
         if not drain():
-            giving_up.append(True)
             give_up()
-            giving_up.clear()
 
     def end() -> None:
-        if giving_up:
+        if not leaving.done:
             host.world.checks.cut_off.update(left())
         host.leaves()
 
-    host.spawn(leave, "stop")
+    leaving = host.spawn(leave, "stop")
     host.world.sim.at(host.world.sim.now + TOLD, end)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from runonce.execution.body import Flow
+    from simulation.baton import Task
     from simulation.case import Case, Fault
     from simulation.checks import Checks
 
@@ -74,9 +75,9 @@ class SimHost(Process, ABC):
     def stop(self) -> None:
         """Stop as told: wait for what runs, give up what does not end, go."""
 
-    def spawn(self, call: Callable[[], object], name: str) -> None:
+    def spawn(self, call: Callable[[], object], name: str) -> Task:
         """A thread of this host's."""
-        self.world.sim.spawn(call, self, name)
+        return self.world.sim.spawn(call, self, name)
 
     @property
     def serves(self) -> bool:
