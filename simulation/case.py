@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from runonce.execution.options import OnAbandoned
     from runonce.schedules.misfire import Misfire
@@ -43,8 +43,17 @@ MESSAGE_KINDS: Kinds = (
     ("completes nothing", 2),
 )
 
+FUNCTIONS_KINDS: Kinds = (
+    ("worker killed", 3),
+    ("host killed", 1),
+    ("host told", 1),
+)
+"""What may happen to a Functions host or to its worker without the other."""
+
 FUNCTIONS = 0.3
 """How many cases are of a Functions app."""
+ALONE = 0.3
+"""How many of those have their hosts and workers killed without each other."""
 STORAGE = 0.4
 """How many of those with messages have these in Storage queues."""
 
@@ -189,19 +198,23 @@ def _messages(seed: int, rng: random.Random) -> MessageCase:
 
 def _common(seed: int, rng: random.Random, lasts: float, kinds: Kinds, harmless: str) -> dict[str, Any]:
     functions = random.Random(f"{seed} functions").random() < FUNCTIONS
+    alone = random.Random(f"{seed} alone")
     calm = rng.random() < 0.1
     apart = 0.0 if calm else rng.choice((0.0, 0.0, 2.0, 25.0, 200.0, 90_000.0))
     hosts = tuple(
         Host(f"h{n}", 0.0 if n < 2 else rng.uniform(0, 60), rng.uniform(-apart, apart))
         for n in range(rng.choice((2, 3, 3, 4)))
     )
+    faults = _faults(rng, lasts, (("stop", 5), (harmless, 1)) if calm else (*HOST_KINDS, *kinds))
+    if functions and not calm and alone.random() < ALONE:
+        faults += _faults(alone, lasts, FUNCTIONS_KINDS, "a")
     return {
         "seed": seed,
         "lasts": lasts,
         "calm": calm,
         "functions": functions,
         "hosts": hosts,
-        "faults": tuple(_faults(rng, lasts, (("stop", 5), (harmless, 1)) if calm else (*HOST_KINDS, *kinds))),
+        "faults": faults,
         "fault_rate": 0.0 if calm else rng.choice((0.0, 0.01, 0.03, 0.1)),
         "on_abandoned": "rerun" if rng.random() < 0.8 else "hold",
         "failing": 0.0 if calm else rng.choice((0.0, 0.0, 0.05, 0.2)),
@@ -210,11 +223,11 @@ def _common(seed: int, rng: random.Random, lasts: float, kinds: Kinds, harmless:
     }
 
 
-def _faults(rng: random.Random, lasts: float, kinds: Kinds) -> Sequence[Fault]:
+def _faults(rng: random.Random, lasts: float, kinds: Kinds, name: str = "f") -> tuple[Fault, ...]:
     faults: list[Fault] = []
     at, between = 5.0, rng.choice((15.0, 30.0, 60.0))
     while (at := at + rng.expovariate(1 / between)) < lasts:
         (kind,) = rng.choices([k for k, _ in kinds], [w for _, w in kinds])
         seconds = rng.choice((1.0, 5.0, 15.0, 35.0, 44.0, 50.0, 70.0, 130.0))
-        faults.append(Fault(f"f{len(faults)}", at, kind, rng.random(), seconds))
-    return faults
+        faults.append(Fault(f"{name}{len(faults)}", at, kind, rng.random(), seconds))
+    return tuple(faults)

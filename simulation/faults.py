@@ -58,6 +58,38 @@ def _clock(world: World, host: SimHost, fault: Fault) -> None:
     world.note(host.name, f"clock {host.clock.skew:+.0f} s")
 
 
+def _kill_worker(world: World, host: Any, fault: Fault) -> None:
+    """Without its host, as when a function has taken too long: what ran in it fails, and there is another one soon."""
+    host.is_replaced = host.serves
+    world.kill(host)
+    host.fail()
+    if host.is_replaced:
+        soon = 0.3 + 1.2 * (fault.dice * 10 % 1)
+        world.sim.at(world.sim.now + soon, lambda: host.replace(f"{fault.id}'"))
+
+
+def _kill_host(world: World, host: Any, fault: Fault) -> None:
+    """Without its worker, which ends what it has, and nobody settles it."""
+
+    def look() -> None:
+        if host.flow.running and not host.dead:
+            world.sim.at(world.sim.now + 1.0, look)
+        else:
+            host.leaves()
+
+    host.takes_more, host.is_orphan = False, True
+    host.forget()
+    world.sim.at(world.sim.now + 1.0, look)
+    world.restart_later(fault)
+
+
+def _tell_host(world: World, host: Any, fault: Fault) -> None:
+    """Without its worker, which hears nothing of it: timers tick, and what was fetched starts, until it is killed."""
+    host.takes_more = False
+    world.sim.at(world.sim.now + TOLD, lambda: world.kill(host))
+    world.restart_later(fault)
+
+
 HOSTS: dict[str, Callable[[World, SimHost, Fault], None]] = {
     "kill": _kill,
     "stop": _stop,
@@ -66,4 +98,7 @@ HOSTS: dict[str, Callable[[World, SimHost, Fault], None]] = {
     "cut": _cut,
     "slow": _slow,
     "clock": _clock,
+    "worker killed": _kill_worker,
+    "host killed": _kill_host,
+    "host told": _tell_host,
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from runonce.runs.definition import ScheduledJob
     from runonce.runs.run import Run
     from simulation.case import Fault, JobCase
+    from simulation.functions import FunctionsJobHost
 
 SCHEDULES = {
     10: ("*/10 * * * * *", 10, 0),
@@ -140,7 +141,7 @@ class JobWorld(World["JobCase", JobHost]):
         self.operator = JobHost(self, "operator", 0.0, 1)
         self.operator.arm = lambda: None  # type: ignore[method-assign]
         self._last_version = 1
-        self._timers: JobHost | None = None
+        self._timers: FunctionsJobHost | None = None
         self._timers_free_at = 0.0
         self._pumps_at = 0.0
         self._rng = random.Random(f"{case.seed} pump")
@@ -202,13 +203,18 @@ class JobWorld(World["JobCase", JobHost]):
 
     # -- what happens -------------------------------------------------------------------------------------------
 
-    def timers_on(self, host: JobHost) -> bool:
+    def timers_on(self, host: FunctionsJobHost) -> bool:
         """Whether this instance of a Functions app has the timers; another one has them a minute after it has gone."""
-        if self._timers is not None and self._timers.dead:
+        if self._timers is not None and self._timers.has_gone:
             self._timers, self._timers_free_at = None, self.sim.now + self._rng.uniform(51.0, 62.0)
         if self._timers is None and self.sim.now >= self._timers_free_at:
             self._timers = host
         return self._timers is host
+
+    def timers_stay(self, old: FunctionsJobHost, new: FunctionsJobHost) -> None:
+        """They are on the same instance as before, for which another worker runs now."""
+        if self._timers is old:
+            self._timers = new
 
     def begin(self) -> None:
         if len(self.versions) > 1:

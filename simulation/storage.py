@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from runonce.errors import StoreError, TransportError
 from runonce.execution.registry import Registry
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from runonce.execution.turns import Turns
     from runonce.messages.definition import Handler
     from runonce.transports.protocols import Delivery
+    from simulation.functions import Invocation
 
 RENEWED = 300.0
 """Seconds after which the host hides anew what its function is still running for."""
@@ -67,6 +68,11 @@ class StorageQueues(Broker):
             raise TransportError("The receipt is not the latest.")
 
 
+def _poison(of: Delivery) -> Outgoing:
+    """What the host puts into the poison queue."""
+    return Outgoing(of.body, of.message_id, reschedules=of.reschedules, sent_as=of.sent_as)
+
+
 class StorageTransport(SimTransport):
     """A host's way to them."""
 
@@ -101,9 +107,7 @@ class StorageLink(SimLink):
 
     def put_aside(self, received: Received) -> None:
         """As the host does after the last delivery."""
-        of = received.delivery
-        message = Outgoing(of.body, of.message_id, reschedules=of.reschedules, sent_as=of.sent_as)
-        self._call("put aside by the host", lambda: self._broker.bury(self.queue, message))
+        self._call("put aside by the host", lambda: self._broker.bury(self.queue, _poison(received.delivery)))
 
     def remove(self, queue: str, receipt: Receipt) -> bool:
         return self._call("delete message", lambda: self._broker.update(queue, receipt, None)) is not None
@@ -147,29 +151,36 @@ class StorageHost(FunctionsMessageHost):
         with suppress(StoreError):  # what was given back may come once more
             self._in_hand.leave()
 
-    def _invoke(self, link: Any, received: Received, handle: Callable[..., None]) -> None:
-        if received.delivery.delivery_count <= DELIVERIES:
-            super()._invoke(link, received, handle)
+    def _invoke(self, one: Invocation, handle: Callable[..., None]) -> None:
+        if one.received.delivery.delivery_count <= DELIVERIES:
+            super()._invoke(one, handle)
             return
         with suppress(TransportError):  # it comes again
-            link.put_aside(received)
-            link.remove(link.queue, received.native)
+            one.link.put_aside(one.received)
+            one.link.remove(one.link.queue, one.received.native)
 
-    def _renew(self, link: Any, received: Received, ended: list[bool]) -> None:
-        while not ended:
+    def _renew(self, one: Invocation) -> None:
+        while not one.ended:
             simulator().sleep(RENEWED)
             with suppress(TransportError):
-                if ended or not link.show(link.queue, received.native, HIDDEN):
+                if one.ended or not one.link.show(one.link.queue, one.received.native, HIDDEN):
                     return
 
-    def _settle(self, link: Any, received: Received, ended: list[bool], error: BaseException | None) -> None:
-        if ended:
+    def _settle(self, one: Invocation, error: BaseException | None) -> None:
+        if one.ended:
             return
-        ended.append(True)
+        one.ended = True
         with suppress(TransportError):  # it comes again
-            if error is not None and received.delivery.delivery_count < DELIVERIES:
-                link.show(link.queue, received.native, AGAIN)
+            if error is not None and one.received.delivery.delivery_count < DELIVERIES:
+                one.link.show(one.link.queue, one.received.native, AGAIN)
                 return
             if error is not None:
-                link.put_aside(received)
-            link.remove(link.queue, received.native)
+                one.link.put_aside(one.received)
+            one.link.remove(one.link.queue, one.received.native)
+
+    def _fail(self, one: Invocation) -> None:
+        queues, delivery = cast("StorageQueues", self.world.broker), one.received.delivery
+        is_last = delivery.delivery_count >= DELIVERIES
+        settled = queues.update(one.link.queue, one.received.native, None if is_last else AGAIN)
+        if is_last and settled is not None:
+            queues.bury(one.link.queue, _poison(delivery))

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 
 from simulation.__main__ import main
-from simulation.case import JobCase, MessageCase, draw
+from simulation.case import FUNCTIONS_KINDS, JobCase, MessageCase, draw
 from simulation.mutants import MUTANTS, found, mutant
 from simulation.simulate import Seen, shrunk, simulate
 from tests.support.apart import apart
@@ -92,3 +92,12 @@ def test_a_calm_case_has_stops_only() -> None:
     calm = [case for seed in range(200) if (case := draw(seed)).calm]
     assert {type(case) for case in calm} == {JobCase, MessageCase}
     assert {fault.kind for case in calm for fault in case.faults} <= {"stop", "ask", "replay dead letters"}
+
+
+def test_hosts_and_workers_of_a_functions_app_go_without_each_other() -> None:
+    """In some of its cases, of either wing: never elsewhere, and never in a calm one."""
+    kinds = {kind for kind, _ in FUNCTIONS_KINDS}
+    having = [case for case in map(draw, range(300)) if any(fault.kind in kinds for fault in case.faults)]
+    assert {type(case) for case in having} == {JobCase, MessageCase}
+    assert all(case.functions and not case.calm for case in having)
+    assert {fault.kind for case in having for fault in case.faults} >= kinds

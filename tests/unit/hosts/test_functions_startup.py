@@ -299,8 +299,11 @@ def test_a_stand_in_that_is_not_there_is_told_with_how_to_start_it(monkeypatch: 
     assert list(unreachable(Settings.from_env(far))) == []  # nothing is asked that is not on this machine
 
 
-def test_the_portals_run_says_why_nothing_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_portals_run_says_why_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A tick with nothing due says so in one line, with the next fire time and how to run the job by hand."""
+    monkeypatch.setattr("runonce.clock.SystemClock.now", lambda _: datetime(2026, 11, 30, 14, tzinfo=UTC))
     made = functions(app(tmp_path))
     with caplog.at_level(logging.INFO, "runonce.functions"):
         made["nightly"].get_user_function()(None)
