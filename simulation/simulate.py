@@ -19,7 +19,7 @@ from runonce.messages import consumer, ended, heartbeat, lane, lock, rights
 from runonce.runs import dispatch, run, switch
 from runonce.runs import versions as versions_of
 from runonce.schedules import schedule
-from runonce.transports import copies
+from runonce.transports import copies, protocols
 from simulation import baton
 from simulation.baton import simulator
 from simulation.case import Case, JobCase, MessageCase, draw
@@ -167,6 +167,7 @@ def simulated() -> Iterator[None]:
         patch.object(threads, "Future", baton.Future),
         patch.object(uuid, "uuid4", _id),
         _made_with(ended.Working, ending=baton.Lock, settled=baton.Future),
+        _made_with(protocols.Receipt, lock=baton.Lock),
         _made_with(rights.Rights, lock=baton.Lock),
         _made_with(lane._Job, lock=baton.Lock),
         _made_with(lane.Lane, _working=_InOrder),

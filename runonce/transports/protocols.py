@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -23,6 +24,16 @@ class Receipt:
     """The latest, as far as we know."""
     is_ours: bool = False
     """Whether we have got it, so that whoever received the message has an earlier one, which is worth nothing."""
+    lock: Lock = field(default_factory=Lock, repr=False)
+    """Of whoever hides the message anew, until the new receipt is here."""
+    is_let_go: bool = False
+    """Whether nobody may hide it anew any more."""
+
+    def let_go(self) -> bool:
+        """Keep the receipt from now on as it is, once one that is on its way is here; whether it is ours."""
+        with self.lock:
+            self.is_let_go = True
+            return self.is_ours
 
 
 @dataclass(frozen=True, slots=True)

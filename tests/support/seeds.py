@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from simulation.case import HOST_KINDS, JOB_KINDS, MESSAGE_KINDS
+from simulation.case import FUNCTIONS_KINDS, HOST_KINDS, JOB_KINDS, MESSAGE_KINDS
 from simulation.simulate import simulate
 from simulation.wire import CALL_FAULTS
 from tests.support.apart import apart
 
-CALLS_AND_HOSTS = {*CALL_FAULTS, *(kind for kind, _ in HOST_KINDS)}
+CALLS_AND_HOSTS = {*CALL_FAULTS, *(kind for kind, _ in (*HOST_KINDS, *FUNCTIONS_KINDS))}
 JOB_FAULTS = CALLS_AND_HOSTS | {kind for kind, _ in JOB_KINDS}
 MESSAGE_FAULTS = CALLS_AND_HOSTS | {kind for kind, _ in MESSAGE_KINDS}
 

@@ -138,9 +138,10 @@ def _function(
         """Of a message that was put aside: the host counts it once, if nothing is left to deliver again."""
         # What failed at its last delivery the host would put aside too, where it is already.
         counted = isinstance(settlement, DeadLetter) and delivery.delivery_count < deliveries
-        if delivery.receipt is None or not (counted or delivery.receipt.is_ours):
+        receipt = delivery.receipt
+        if receipt is None or not (receipt.let_go() or counted):
             return None
-        if not _removed(runtime, handler, delivery.receipt) or not isinstance(settlement, DeadLetter):
+        if not _removed(runtime, handler, receipt) or not isinstance(settlement, DeadLetter):
             return None
         return DeadLetteredError(f"{settlement.reason}: {settlement.description}") if counted else None
 
@@ -259,6 +260,7 @@ def _give_back(runtime: Runtime, working: Working) -> None:
         if working.handler.on_abandoned != "hold":
             settle(runtime, working.handler, working.delivery, settlement)
         elif (receipt := working.delivery.receipt) is not None:
+            receipt.let_go()
             cast("StorageSender", runtime.sender).show(working.handler.queue, receipt, WHEN_STOPPING)
     except RunonceError as error:
         log.warning("handler %s: not given back, it comes again by itself: %s", working.handler.name, error)

@@ -131,9 +131,12 @@ class InHand:
         with self._lock:
             due = [held for held in self._have if now >= held.renew_at]
         for held in due:
-            held.renew_at = now + CHECK_IN
-            latest = self._sender.show(held.queue, held.receipt, HIDDEN)
-            held.renew_at = now + RENEW if latest else float("inf")
+            with held.receipt.lock:  # what is being settled has its latest receipt, or waits for it
+                if held.receipt.is_let_go:
+                    continue
+                held.renew_at = now + CHECK_IN
+                latest = self._sender.show(held.queue, held.receipt, HIDDEN)
+                held.renew_at = now + RENEW if latest else float("inf")
 
     @property
     def _sender(self) -> StorageSender:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from runonce.clock import SystemClock
 from runonce.errors import TransportError
+from runonce.execution.threads import start_thread
+from runonce.execution.turns import Turns
+from runonce.hosts.functions.handlers import _function
 from runonce.hosts.functions.in_hand import FIRST, HIDDEN, LAST, RENEW, InHand
 from runonce.hosts.runtime import Runtime
 from runonce.runs.presence import CHECK_IN, MISSED, partition
 from runonce.stores.memory import memory_stores
 from runonce.testing import ManualClock, MemorySender
 from runonce.transports.protocols import Receipt
+from tests.support.messages import delivery, handling
 from tests.support.namespaces import fresh_settings
 
 if TYPE_CHECKING:
+    from runonce.messages.message import Message
     from runonce.stores.protocols import Stores
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -150,6 +157,45 @@ def test_what_is_in_hand_for_long_is_hidden_by_the_worker() -> None:
             bench.clock.advance(RENEW)
             bench.one.renew()
         assert len(bench.sender.shown) == 2
+
+
+class Slow(Shows):
+    """Whose new receipt takes a while to come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.removed = threading.Event(), list[str]()
+
+    def show(self, queue: str, receipt: Receipt, after: float) -> bool:
+        self.asked.set()
+        threading.Event().wait(0.1)
+        receipt.is_ours = True
+        return super().show(queue, receipt, after)
+
+    def remove(self, queue: str, receipt: Receipt) -> bool:
+        assert queue == "invoices"
+        self.removed.append(receipt.pop_receipt)
+        return True
+
+
+def test_a_message_that_ends_while_it_is_hidden_anew_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its function waits for the new receipt, without which nobody could delete it; afterwards nothing hides it."""
+    monkeypatch.setattr("runonce.hosts.functions.in_hand.RENEW", 0.0)
+    clock, sender, settings = SystemClock(), Slow(), fresh_settings("UseDevelopmentStorage=true")
+    runtime = Runtime(settings, stores=memory_stores(clock), clock=clock, sender=sender, host="shop/0123")  # type: ignore[arg-type]
+    hand = InHand(runtime)
+
+    def body(_: Message) -> None:
+        start_thread(hand.renew, "renewing")
+        assert sender.asked.wait(10)
+
+    handle = _function(runtime, handling(body), Turns(1, runtime.stop), lambda message: message, hand, 5)
+    receipt = Receipt("id-1", "r1")
+    handle(delivery(receipt=receipt))
+    assert sender.removed == ["r1'"]
+    with hand.having("invoices", receipt):  # as where its code has not ended yet
+        hand.renew()
+    assert len(sender.shown) == 1
 
 
 def test_more_than_a_row_takes_is_left_out() -> None:
