@@ -32,6 +32,7 @@ from runonce.hosts.discover import Discovered, discover
 from runonce.hosts.local import LocalHost
 from runonce.hosts.runtime import Runtime
 from runonce.hosts.same_machine import watched
+from runonce.hosts.signals import end_process
 from runonce.messages.consumer import Consumer
 from runonce.runs.claim import Claim, claim
 from runonce.runs.definition import ScheduledJob, scheduled
@@ -341,4 +342,4 @@ KINDS: dict[str, Callable[[Parent, Effects], int]] = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    end_process(main(*sys.argv[1:]))  # as a command does: threads that go on are not taken apart

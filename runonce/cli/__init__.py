@@ -31,8 +31,9 @@ __all__ = ["app", "main"]
 def main() -> None:
     """Run the command line, and end the process; the exit codes are in `exits`.
 
-    It ends without the interpreter's taking itself apart: that may abort a process in which a thread goes on, such as
-    one that has just logged (SIGABRT instead of 0, at a stop on a busy machine). What was to be done at exit is done.
+    It ends without the interpreter's taking itself apart, in which a thread that goes on is ended in the middle of what
+    it does. At times that aborts the process ("FATAL: exception not rethrown", SIGABRT instead of 0, seen once in some
+    hundred stops on a busy machine). What was to be done at exit is done.
     """
     code = 1  # of what is raised
     # The first that is registered is called last.

@@ -117,7 +117,7 @@ def test_a_woken_holder_is_refused_by_the_database_where_it_does_not_ask_first(
         replicas.wait_for("holding")
         old.send_signal(signal.SIGSTOP)
         replicas.start("new")
-        run_is(Outcome.SUCCEEDED, config, 40)
+        run_is(Outcome.SUCCEEDED, replicas, 40)
         old.send_signal(signal.SIGCONT)
         assert replicas.wait_for("tried")["pid"] == old.pid
         assert [line["pid"] for line in replicas.diary() if line["what"] == "refused"] == [old.pid]

@@ -44,7 +44,7 @@ def test_a_call_longer_than_the_lease(
         first = replicas.start("first")
         replicas.wait_for("start")
         replicas.start("second")
-        run_is(Outcome.SUCCEEDED, config, 45)
+        run_is(Outcome.SUCCEEDED, replicas, 45)
         starts = [line["pid"] for line in replicas.diary() if line["what"] == "start"]
         assert starts[0] == first.pid
         assert len(starts) == attempts
@@ -62,7 +62,7 @@ def test_a_job_without_progress_loses_its_lease(tmp_path: Path, settings: Settin
         replicas.start("first")
         replicas.wait_for("start")
         second = replicas.start("second")
-        run_is(Outcome.SUCCEEDED, config, 40)
+        run_is(Outcome.SUCCEEDED, replicas, 40)
         assert replicas.wait_for("end")["pid"] == second.pid
 
 

@@ -37,9 +37,9 @@ def config_of(settings: Settings, folder: Path, **values: object) -> Config:
     )
 
 
-def run_is(outcome: Outcome, config: Config, timeout: float) -> None:
+def run_is(outcome: Outcome, replicas: Replicas, timeout: float) -> None:
     """Wait until the run's record says so."""
-    registry, found = config.dispatcher("judge").registry, None
+    registry, found = replicas.config.dispatcher("judge").registry, None
     until = time.monotonic() + timeout
     while time.monotonic() < until:
         with contextlib.suppress(StoreUnavailableError):  # a busy machine's storage may be slow to answer
@@ -47,7 +47,7 @@ def run_is(outcome: Outcome, config: Config, timeout: float) -> None:
             if found is not None and found[0].outcome is outcome:
                 return
         time.sleep(0.05)
-    pytest.fail(f"not {outcome}: {found}")
+    pytest.fail(f"not {outcome}: {found}\n{replicas.logs()}")
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_a_holder_that_sleeps_past_its_lease_writes_nothing_more(
         old.send_signal(signal.SIGSTOP)
         stopped_at = time.monotonic()
         replicas.start("new")
-        run_is(Outcome.SUCCEEDED, config, 40)
+        run_is(Outcome.SUCCEEDED, replicas, 40)
         assert time.monotonic() - stopped_at > 8  # the lease was 15 s, renewed every 5 s
         old.send_signal(signal.SIGCONT)
         deadline = time.monotonic() + 20
@@ -118,7 +118,7 @@ def test_a_holder_told_to_stop_hands_over_within_a_second(
             time.sleep(0.02)
         freed_after = elapsed() - told_at
         assert first.wait(10) == 0, replicas.logs()
-        run_is(Outcome.SUCCEEDED, config, 30)
+        run_is(Outcome.SUCCEEDED, replicas, 30)
         diary = replicas.diary()
     assert freed_after < 1.5
     starts = [e for e in diary if e["what"] == "start"]

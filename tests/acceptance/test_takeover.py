@@ -170,7 +170,7 @@ def test_a_host_has_a_row_while_it_serves(tmp_path: Path, settings: Settings) ->
             time.sleep(0.1)
         assert [(one.name, one.is_alive) for one in seen] == [("only", True)]
         host.terminate()
-        assert host.wait(20) == 0
+        assert host.wait(20) == 0, replicas.logs()
     assert hosts(registry) == []
 
 

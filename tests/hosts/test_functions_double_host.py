@@ -190,18 +190,18 @@ def test_the_worker_process_count(bench: Bench) -> None:
 
 def test_sigterm_to_the_host(bench: Bench) -> None:
     """The port refuses at once, the worker hears nothing, timers still fire; in ten seconds all is killed."""
-    with bench.host({"HEARS_SIGINT": "1"}, shutdown=2.5) as host:
+    with bench.host({"HEARS_SIGINT": "1"}, shutdown=5.0) as host:
         bench.send("long", 60)
         host.console.wait_for("at work on long")
         told, worker = time.time(), host.worker
         host.terminate()
         assert not answers(host)
-        assert time.time() - told < 2
+        assert time.time() - told < 4.5
         host.console.wait_until(
             lambda: any(tick.success and tick.started > told for tick in host.console.of("often")), "a tick"
         )
-        assert host.wait(10) == 0
-        assert 2.4 < time.time() - told < 9
+        assert host.wait(15) == 0
+        assert 4.9 < time.time() - told < 14
         assert worker.wait() == -9
         assert "heard SIGINT" not in host.console.lines
         assert bench.shown() == []

@@ -78,17 +78,17 @@ def test_lines_of_the_import_are_dropped_and_stderr_arrives(app: Path) -> None:
 
 def test_a_stopping_host_refuses_and_kills_its_worker_unheard(app: Path, tmp_path: Path) -> None:
     """On SIGTERM to the host its port refuses at once; the worker hears nothing, works on, and is killed."""
-    with FunctionsHost(app, env={"MARK": str(tmp_path / "mark")}, times=Times(shutdown=3)) as host:
+    with FunctionsHost(app, env={"MARK": str(tmp_path / "mark")}, times=Times(shutdown=5)) as host:
         short = host.start_invocation("waits", queue("0.3"))
         long = host.start_invocation("waits", queue("60"))
         long.wait_for_log("started")
         told = time.monotonic()
         host.stop()
         assert not answers("127.0.0.1", host.port.number)
-        assert time.monotonic() - told < 2
+        assert time.monotonic() - told < 4.5
         assert short.wait().success
         assert host.wait() == -signal.SIGKILL
-        assert 2.9 < time.monotonic() - told < 20
+        assert 4.9 < time.monotonic() - told < 20
         with pytest.raises(WorkerExitedError):
             long.wait()
 

@@ -146,8 +146,8 @@ def test_a_host_that_stops_without_a_word_is_heard_by_its_port(
         call.wait_for_log("waiting", timeout=20)
         first.port.close()
         told = time.monotonic()
-        assert call.wait(6).success
-        assert time.monotonic() - told < 4
+        assert call.wait(8).success
+        assert time.monotonic() - told < 6
         assert not azure.leases.held(f"{settings.namespace}/long_job")
         late = first.invoke("runonce_requests", queue(REQUEST))  # what the host had fetched starts nothing
         assert late.success

@@ -31,6 +31,7 @@ from runonce.hosts.discover import Discovered  # noqa: E402
 from runonce.hosts.local import LocalHost  # noqa: E402
 from runonce.hosts.runtime import Runtime  # noqa: E402
 from runonce.hosts.same_machine import watched  # noqa: E402
+from runonce.hosts.signals import end_process  # noqa: E402
 from runonce.runs import recovery, requests  # noqa: E402
 from runonce.runs.definition import ScheduledJob, scheduled  # noqa: E402
 from runonce.settings import LeaseTerms, Settings, StorageConnection  # noqa: E402
@@ -261,6 +262,8 @@ class Replicas:
                 stdout=subprocess.PIPE if self.config.mode == "contend" else log,
                 stderr=log,
                 text=True,
+                env=os.environ
+                | {"PYTHONFAULTHANDLER": "1"},  # where one is aborted, it says what its threads did
             )
         self.started.append(process)
         return process
@@ -312,4 +315,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())  # as a command does: threads that go on are not taken apart
